@@ -1,0 +1,1 @@
+"""The formats all packages speak; imports nothing of theirs."""

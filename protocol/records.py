@@ -1,0 +1,178 @@
+"""The record formats that tools exchange as JSON lines, with their versions.
+
+Each type is one line of one file; `docs/formats.md` describes them for readers of the files. Times whose
+name ends in `_unix_ns` are wall-clock; every other `_ns` is an offset on one monotonic clock, from the
+origin that its field states. A reader ignores fields it does not know; a field is never renamed or given
+another meaning within one schema version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+PHASES = ("receive", "admit", "route", "connect", "send", "first_byte", "relay", "finish")
+"""The eight steps of a request in the gateway, in order (`docs/life-of-a-request.md`)."""
+
+GatewayOutcome = Literal["ok", "error", "truncated", "client_gone"]
+RequestOutcome = Literal["ok", "error", "truncated", "timeout", "cancelled", "unsent"]
+
+
+class GatewayRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway knows of one finished request. Offsets count from the start of `receive`."""
+
+    schema: Literal["weir.gateway-record/1"] = "weir.gateway-record/1"
+    request_id: str
+    trace_id: str
+    span_id: str
+    """The span the engine's own span is a child of: the attempt that answered."""
+    parent_span_id: str | None
+    received_unix_ns: int
+    path: str
+    model: str | None
+    stream: bool
+    route: str | None
+    pool: str | None
+    endpoint: str | None
+    attempts: int
+    status: int | None
+    """Status sent to the client; None when it left before one was sent."""
+    outcome: GatewayOutcome
+    error_source: Literal["client", "gateway", "upstream"] | None
+    error_kind: str | None
+    request_bytes: int
+    response_bytes: int
+    """Body bytes relayed to the client, without HTTP framing."""
+    marks_ns: dict[str, int]
+    """Start of each phase that was entered, and `end`."""
+    first_token_ns: int | None
+    chunks: int
+    """Reads relayed to the client; a chunk is not a token."""
+    gap_max_ns: int | None
+    """Longest time between two relayed chunks."""
+    events: int
+    """SSE events that carried data; 0 for a response that is not a stream."""
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    finish_reason: str | None
+
+
+class ScheduleHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """First line of a schedule file: what it was made from, enough to make it again."""
+
+    schema: Literal["weir.schedule/1"] = "weir.schedule/1"
+    source: str
+    """Name of the workload or trace, with its slice."""
+    source_sha256: str
+    seed: int
+    requests: int
+    duration_ns: int
+
+
+class ScheduledRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a schedule: when, how much in, how much out. `at_ns` counts from the start of the run."""
+
+    index: int
+    at_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    prompt_seed: int
+    """Seeds the prompt's text: equal seeds and lengths give equal prompts."""
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the load generator saw of one scheduled request. Offsets count from the start of the run."""
+
+    schema: Literal["weir.request-record/1"] = "weir.request-record/1"
+    index: int
+    request_id: str
+    trace_id: str
+    arm: str | None
+    """Pool that answered, from the `x-weir-pool` response header; None when nothing said so."""
+    intended_ns: int
+    sent_ns: int | None
+    """When the first byte of the request was handed to the socket; None when it never was."""
+    headers_ns: int | None
+    first_token_ns: int | None
+    last_token_ns: int | None
+    end_ns: int | None
+    status: int | None
+    outcome: RequestOutcome
+    error: str | None
+    prompt_tokens_planned: int
+    output_tokens_planned: int
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    finish_reason: str | None
+    new_connection: bool
+    events: int
+    response_bytes: int
+    body_sha256: str | None
+    """Of the response body without HTTP framing; None when no body byte arrived."""
+
+
+class ChunkRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Every read of one response body: equally long columns, offsets from the start of the run."""
+
+    schema: Literal["weir.chunk-record/1"] = "weir.chunk-record/1"
+    index: int
+    t_ns: list[int]
+    bytes: list[int]
+    content_events: list[int]
+    """How many SSE events with token text were completed by each read."""
+
+
+class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`manifest.json` of a run directory: what was run, where, how it ended, and digests of every file."""
+
+    schema: Literal["weir.run/1"] = "weir.run/1"
+    run_id: str
+    status: Literal["complete", "interrupted"]
+    command: list[str]
+    url: str
+    model: str
+    started_unix_ns: int
+    """Wall clock at offset 0 of all records of this run."""
+    duration_ns: int
+    """From offset 0 to the last record."""
+    schedule: ScheduleHeader
+    template_tokens: int
+    """Prompt tokens the chat template adds to the text, measured before the run."""
+    scheduled: int
+    outcomes: dict[str, int]
+    host: dict[str, str]
+    versions: dict[str, str]
+    files: dict[str, FileDigest]
+
+
+_Line = TypeVar("_Line", bound=msgspec.Struct)
+
+
+def encode_line(record: msgspec.Struct) -> bytes:
+    """One record as one JSON line, newline included."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def read_lines(path: Path, kind: type[_Line]) -> Iterator[_Line]:
+    """Records of a JSON-lines file, one at a time.
+
+    Raises ValueError naming file and line when a line is not a `kind`; an unfinished last line (a writer
+    that was killed) counts as such.
+    """
+    decoder = msgspec.json.Decoder(kind)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"{path}:{number}: not a {kind.__name__}: {error}") from error

@@ -1,0 +1,1 @@
+"""The streaming proxy in front of engine pools."""

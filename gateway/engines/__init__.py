@@ -1,0 +1,1 @@
+"""What each engine kind looks like: paths, metric names, error shapes, quirks."""

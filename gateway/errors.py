@@ -1,0 +1,197 @@
+"""The one error type of the gateway, and the table of everything that can go wrong.
+
+An error is a value: who is to blame, a stable kind for metrics and records, the HTTP status, and a message
+with a remedy. Foreign exceptions become one of these where they enter; nothing else reaches the request path.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Source = Literal["client", "gateway", "upstream"]
+
+STALE = "stale_connection"
+TRUNCATED = "truncated"
+
+
+class GatewayError(Exception):
+    """A request that cannot be answered as asked.
+
+    `kind` is a bounded label. `retryable` says that another endpoint may be tried while the client has not
+    seen a byte. `retry_after_s` becomes the Retry-After header.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        kind: str,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        retryable: bool = False,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.source = source
+        self.kind = kind
+        self.status = status
+        self.message = message
+        self.param = param
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+def invalid_request(message: str, param: str | None) -> GatewayError:
+    return GatewayError("client", "invalid_request", 400, message, param=param)
+
+
+def missing_model(known: list[str]) -> GatewayError:
+    return GatewayError(
+        "client",
+        "invalid_request",
+        400,
+        f"The request names no model; set `model` to one of: {', '.join(known)}.",
+        param="model",
+    )
+
+
+def unknown_model(model: str, known: list[str]) -> GatewayError:
+    shown = model if len(model) <= 100 else model[:100] + "…"
+    return GatewayError(
+        "client",
+        "model_not_found",
+        404,
+        f"The model `{shown}` is not served here; available models: {', '.join(known)}.",
+        param="model",
+    )
+
+
+def body_too_large(limit_bytes: int) -> GatewayError:
+    return GatewayError(
+        "client",
+        "body_too_large",
+        413,
+        f"The request body is larger than {limit_bytes} bytes; shorten the prompt, or ask the operator to raise "
+        "`limits.body_bytes`.",
+    )
+
+
+def slow_request(timeout_s: float) -> GatewayError:
+    return GatewayError(
+        "client",
+        "receive_timeout",
+        408,
+        f"The request body did not arrive within {timeout_s:g} s; send it again.",
+    )
+
+
+def overloaded(limit: int) -> GatewayError:
+    return GatewayError(
+        "gateway",
+        "overloaded",
+        503,
+        f"The gateway carries {limit} requests already, its limit (`limits.in_flight`); try again shortly.",
+        retry_after_s=1,
+    )
+
+
+def draining() -> GatewayError:
+    return GatewayError(
+        "gateway", "draining", 503, "This gateway is shutting down; send the request again.", retry_after_s=1
+    )
+
+
+def cut_by_shutdown() -> GatewayError:
+    return GatewayError(
+        "gateway",
+        "cut_by_shutdown",
+        503,
+        "The gateway shut down before this response was complete; send the request again.",
+        retry_after_s=1,
+    )
+
+
+def internal() -> GatewayError:
+    return GatewayError(
+        "gateway",
+        "internal",
+        500,
+        "The gateway failed on this request; its log has the reason under the request id.",
+    )
+
+
+def no_endpoint(pools: str, retry_after_s: int) -> GatewayError:
+    return GatewayError(
+        "upstream",
+        "no_endpoint",
+        503,
+        f"No engine of {pools} can be reached at the moment; try again in {retry_after_s} s.",
+        retry_after_s=retry_after_s,
+    )
+
+
+def connect_failed(reason: str) -> GatewayError:
+    return GatewayError(
+        "upstream", "connect_failed", 503, f"The engine could not be reached: {reason}.", retryable=True
+    )
+
+
+def connect_timeout(timeout_s: float) -> GatewayError:
+    return GatewayError(
+        "upstream",
+        "connect_timeout",
+        503,
+        f"The engine did not accept a connection within {timeout_s:g} s.",
+        retryable=True,
+    )
+
+
+def closed_before_response() -> GatewayError:
+    return GatewayError(
+        "upstream", "closed_before_response", 502, "The engine closed the connection without answering."
+    )
+
+
+def stale_connection() -> GatewayError:
+    """A kept-alive connection that died before a byte came back: the request was never taken up."""
+    return GatewayError(
+        "upstream", STALE, 502, "The engine closed an idle connection as it was used again.", retryable=True
+    )
+
+
+def garbage(what: str) -> GatewayError:
+    return GatewayError("upstream", "garbage", 502, f"The engine answered with something that is not HTTP: {what}.")
+
+
+def truncated(what: str) -> GatewayError:
+    return GatewayError("upstream", TRUNCATED, 502, f"The engine's response ended too early: {what}.")
+
+
+def error_in_stream() -> GatewayError:
+    """The engine reported an error inside a stream; the client has its words already."""
+    return GatewayError("upstream", "error_in_stream", 502, "The engine reported an error inside the stream.")
+
+
+def first_byte_timeout(timeout_s: float) -> GatewayError:
+    return GatewayError(
+        "upstream",
+        "first_byte_timeout",
+        504,
+        f"The engine sent nothing within {timeout_s:g} s of the request.",
+    )
+
+
+def chunk_gap_timeout(timeout_s: float) -> GatewayError:
+    return GatewayError(
+        "upstream", "chunk_gap_timeout", 504, f"The engine's response stalled for more than {timeout_s:g} s."
+    )
+
+
+def total_timeout(timeout_s: float) -> GatewayError:
+    return GatewayError(
+        "upstream",
+        "total_timeout",
+        504,
+        f"The response was not complete within {timeout_s:g} s of the request.",
+    )

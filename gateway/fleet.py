@@ -1,0 +1,159 @@
+"""Pools and endpoints as they are now: health, requests in flight, and whose turn it is.
+
+The fleet polls each endpoint's health and model list with httpx, off the request path. The request path only
+asks for candidates and keeps the in-flight ledger through `lease`. It opens no connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import msgspec
+
+from gateway.config import Config, HealthConfig, PoolConfig
+from gateway.engines.kinds import ENGINES
+from gateway.model import EndpointAddress, EndpointSnapshot, EngineKind
+from gateway.policy.routing import POLICIES
+
+Discovery = Callable[[str, PoolConfig], list[EndpointAddress]]
+"""Where a pool's endpoints come from: pool name and configuration in, addresses out."""
+
+_log = logging.getLogger("weir.fleet")
+
+
+class Endpoint:
+    """One engine. Assumed healthy until checks say otherwise, so that a fresh gateway serves at once."""
+
+    def __init__(self, address: EndpointAddress, kind: EngineKind, health: HealthConfig) -> None:
+        self.address = address
+        self.kind = kind
+        self.healthy = True
+        self.in_flight = 0
+        self.last_failure: str | None = None
+        self.models: list[dict[str, object]] = []
+        self._health = health
+        self._streak = 0
+        """Checks in a row that disagree with `healthy`."""
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        """Counts one request as in flight here for as long as the block runs, however it ends."""
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    def note_check(self, failure: str | None) -> None:
+        """Takes one health check's result; None means it passed."""
+        if failure is not None:
+            self.last_failure = failure
+        if (failure is None) == self.healthy:
+            self._streak = 0
+            return
+        self._streak += 1
+        needed = self._health.unhealthy_after if self.healthy else self._health.healthy_after
+        if self._streak >= needed:
+            self.healthy = not self.healthy
+            self._streak = 0
+            state = "healthy again" if self.healthy else f"unhealthy: {failure}"
+            _log.warning("endpoint %s is %s", self.address.name, state)
+
+
+class Pool:
+    """Endpoints of one engine kind, and the policy that orders them."""
+
+    def __init__(self, name: str, config: PoolConfig, discovery: Discovery) -> None:
+        self.name = name
+        self.config = config
+        kind = ENGINES[config.engine]
+        self.endpoints = [Endpoint(address, kind, config.health) for address in discovery(name, config)]
+        self._order = POLICIES[config.policy]
+        self._turn = 0
+
+    @property
+    def available(self) -> bool:
+        return any(endpoint.healthy for endpoint in self.endpoints)
+
+    def candidates(self) -> list[Endpoint]:
+        """Healthy endpoints, best first, by the pool's policy."""
+        healthy = [endpoint for endpoint in self.endpoints if endpoint.healthy]
+        if len(healthy) > 1:
+            self._turn += 1
+            order = self._order([endpoint.in_flight for endpoint in healthy], self._turn)
+            return [healthy[index] for index in order]
+        return healthy
+
+    @property
+    def retry_after_s(self) -> int:
+        """When an unhealthy endpoint can be back at the earliest, in whole seconds."""
+        health = self.config.health
+        return max(1, round(health.interval_s * health.healthy_after))
+
+
+class Fleet:
+    """Every pool, and the checks that keep them true. `run` must be running for health to change."""
+
+    def __init__(self, config: Config, discovery: Discovery) -> None:
+        self.pools = {name: Pool(name, pool, discovery) for name, pool in config.pools.items()}
+
+    def snapshot(self) -> list[EndpointSnapshot]:
+        return [
+            EndpointSnapshot(
+                pool=pool.name,
+                name=endpoint.address.name,
+                url=endpoint.address.url,
+                engine=endpoint.kind.name,
+                healthy=endpoint.healthy,
+                in_flight=endpoint.in_flight,
+                last_failure=endpoint.last_failure,
+                models=endpoint.models,
+            )
+            for pool in self.pools.values()
+            for endpoint in pool.endpoints
+        ]
+
+    async def run(self) -> None:
+        """Checks every endpoint at its pool's interval until cancelled."""
+        async with httpx.AsyncClient(trust_env=False) as client, asyncio.TaskGroup() as checks:
+            for pool in self.pools.values():
+                for endpoint in pool.endpoints:
+                    checks.create_task(self._watch(client, endpoint, pool.config.health))
+
+    async def _watch(self, client: httpx.AsyncClient, endpoint: Endpoint, health: HealthConfig) -> None:
+        while True:
+            failure = await _check(client, endpoint, health.timeout_s)
+            endpoint.note_check(failure)
+            if failure is None and not endpoint.models:
+                endpoint.models = await _models(client, endpoint, health.timeout_s)
+            elif failure is not None:
+                endpoint.models = []
+            await asyncio.sleep(health.interval_s)
+
+
+async def _check(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> str | None:
+    """Why the endpoint cannot take requests, or None when it can."""
+    try:
+        response = await client.get(endpoint.address.url + endpoint.kind.health_path, timeout=timeout_s)
+    except Exception as error:  # noqa: BLE001 - whatever a check trips over is the endpoint's failure, not ours
+        return f"{endpoint.kind.health_path}: {str(error) or type(error).__name__}"
+    if response.status_code != 200:
+        return f"{endpoint.kind.health_path} answered {response.status_code}"
+    return None
+
+
+class _ModelList(msgspec.Struct):
+    data: list[dict[str, object]]
+
+
+async def _models(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> list[dict[str, object]]:
+    """The engine's own model cards; empty when it does not say."""
+    try:
+        response = await client.get(endpoint.address.url + "/v1/models", timeout=timeout_s)
+        return msgspec.json.decode(response.content, type=_ModelList).data
+    except (httpx.HTTPError, msgspec.MsgspecError):
+        return []

@@ -1,0 +1,101 @@
+"""Which header fields cross the gateway, in which direction, and what it adds. Pure functions over bytes.
+
+Hop-by-hop fields (RFC 9110 §7.6.1, and those that `Connection` names) end here, as does everything that
+framing, tracing or the identity of the engine decides anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from gateway.model import EndpointAddress, Headers, RequestHead, ResponseHead
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+_NOT_UPSTREAM = _HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    # Bodies are relayed as they are: asking for none keeps them readable for usage and free of codec buffering.
+    b"accept-encoding",
+    b"traceparent",
+    b"x-request-id",
+}
+
+_NOT_DOWNSTREAM = _HOP_BY_HOP | {b"x-request-id", b"x-weir-pool"}
+
+_STREAM_FIELDS: Headers = [
+    # nginx and others buffer a response unless told not to; a cached stream is nobody's wish.
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_STREAM_NAMES = frozenset(name for name, _ in _STREAM_FIELDS)
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+def value(headers: Headers, name: bytes) -> bytes | None:
+    """First value of the field `name` (lower case), or None."""
+    for key, field in headers:
+        if key == name:
+            return field
+    return None
+
+
+def acceptable_request_id(candidate: bytes | None) -> bool:
+    """Whether a client's request id can be kept: 1 to 128 visible ASCII characters."""
+    return candidate is not None and _REQUEST_ID.fullmatch(candidate) is not None
+
+
+def carries_json(headers: Headers) -> bool:
+    """Whether the request body can be read here. One without a proper type may be: let the engine be strict."""
+    content_type = value(headers, b"content-type") or b""
+    encoding = value(headers, b"content-encoding") or b"identity"
+    return not content_type.startswith((b"multipart/", b"audio/", b"image/")) and encoding == b"identity"
+
+
+def is_event_stream(head: ResponseHead) -> bool:
+    content_type = head.header(b"content-type")
+    return content_type is not None and content_type.startswith(b"text/event-stream")
+
+
+def request_bytes(
+    head: RequestHead, address: EndpointAddress, body: bytes, *, request_id: bytes, traceparent: bytes
+) -> bytes:
+    """The whole request as it goes to the engine, head and body in one piece for one write."""
+    parts = [b"POST ", address.base_path, head.target, b" HTTP/1.1\r\nhost: ", address.authority, b"\r\n"]
+    for name, field in _kept(head.headers, _NOT_UPSTREAM):
+        parts += (name, b": ", field, b"\r\n")
+    parts += (b"x-request-id: ", request_id, b"\r\ntraceparent: ", traceparent)
+    parts += (b"\r\ncontent-length: %d\r\n\r\n" % len(body), body)
+    return b"".join(parts)
+
+
+def response_fields(head: ResponseHead, *, request_id: bytes, pool: bytes, stream: bool) -> Headers:
+    """The engine's header fields as the client gets them, Content-Length included if there was one."""
+    fields = _kept(head.headers, _NOT_DOWNSTREAM)
+    if stream:
+        fields = [field for field in fields if field[0] not in _STREAM_NAMES] + _STREAM_FIELDS
+    fields.append((b"x-request-id", request_id))
+    fields.append((b"x-weir-pool", pool))
+    return fields
+
+
+def _kept(headers: Headers, dropped: Collection[bytes]) -> Headers:
+    connection = value(headers, b"connection")
+    if connection is not None and connection not in (b"keep-alive", b"close"):
+        dropped = {*dropped, *(token.strip().lower() for token in connection.split(b","))}
+    return [field for field in headers if field[0] not in dropped]

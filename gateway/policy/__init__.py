@@ -1,0 +1,1 @@
+"""Decisions: synchronous, values in, values out."""

@@ -1,0 +1,1 @@
+"""Metrics, records and logs of the gateway."""

@@ -1,0 +1,1 @@
+"""The streaming client to engines and its connection reuse."""

@@ -1,0 +1,93 @@
+"""A real gateway on uvicorn and uvloop, in the test's own loop, in front of scripted engines."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.app import Gateway
+from gateway.config import Config
+from protocol.records import GatewayRecord, read_lines
+
+
+@dataclass(kw_only=True)
+class RunningGateway:
+    gateway: Gateway
+    port: int
+    client: httpx.AsyncClient
+    records_path: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A raw connection, for tests that care about bytes or about leaving."""
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def settled(self) -> None:
+        """Waits until nothing is in flight."""
+        async with asyncio.timeout(5):
+            while self.gateway.proxy.live:
+                await asyncio.sleep(0.002)
+
+    async def records(self) -> list[GatewayRecord]:
+        await self.settled()
+        self.gateway.records.flush()
+        return list(read_lines(self.records_path, GatewayRecord))
+
+
+def make_config(engine_urls: list[str], records: Path, **sections: Any) -> Config:
+    pool = {
+        "engine": "vllm",
+        "policy": "round_robin",
+        "endpoints": [{"url": url} for url in engine_urls],
+        "health": {"interval_s": 0.05, "timeout_s": 1.0},
+        **sections.pop("pool", {}),
+    }
+    return Config.model_validate(
+        {
+            "listen": {"port": 0},
+            "pools": {"p": pool},
+            "routes": [{"model": "m", "split": {"p": 1}}],
+            "records": {"path": str(records)},
+            **sections,
+        }
+    )
+
+
+StartGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
+
+
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> StartGateway:
+    """`async with start_gateway([engine.url], limits={...}) as running:` serves until the block ends."""
+
+    @asynccontextmanager
+    async def start(engine_urls: list[str], **sections: Any) -> AsyncIterator[RunningGateway]:
+        records = tmp_path / "records.jsonl"
+        gateway = Gateway(make_config(engine_urls, records, **sections))
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        server = gateway.server()
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, trust_env=False) as client:
+            yield RunningGateway(gateway=gateway, port=port, client=client, records_path=records)
+        server.should_exit = True
+        await serving
+
+    return start
+
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -1,0 +1,475 @@
+"""The request path through real sockets: what reaches the engine, what reaches the client, what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from protocol.records import PHASES
+from tests.gateway.conftest import CHAT, StartGateway
+from tests.scripted_engine import (
+    DONE,
+    LAST_CHUNK,
+    SSE_HEAD,
+    STREAM,
+    USAGE,
+    Conversation,
+    Received,
+    chunk,
+    json_response,
+    running,
+    token,
+    whole_stream,
+)
+
+ANSWER = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}'
+)
+
+
+async def answer(request: Received, conversation: Conversation) -> None:
+    await conversation.send(json_response(ANSWER, extra=b"x-engine: yes\r\nconnection: keep-alive\r\n"))
+
+
+def error_of(body: bytes) -> dict[str, object]:
+    return msgspec.json.decode(body)["error"]  # type: ignore[no-any-return]
+
+
+async def test_a_json_answer_passes_untouched_and_is_recorded(start_gateway: StartGateway) -> None:
+    async with running(answer) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post(
+            "/v1/chat/completions?beta=1", json={**CHAT, "x_unknown": [1, {"a": None}]}, headers={"X-Custom": "1"}
+        )
+        [record] = await gateway.records()
+
+    assert (response.status_code, response.content) == (200, ANSWER)
+    assert response.headers["x-engine"] == "yes"
+    assert response.headers["x-weir-pool"] == "p"
+    [seen] = engine.requests
+    assert seen.path == "/v1/chat/completions?beta=1"
+    assert msgspec.json.decode(seen.body) == {**CHAT, "x_unknown": [1, {"a": None}]}
+    assert seen.headers["x-custom"] == "1"
+    assert seen.headers["host"] == f"127.0.0.1:{engine.port}"
+    assert (record.outcome, record.status, record.model, record.pool, record.endpoint) == ("ok", 200, "m", "p", "p-0")
+    assert (record.prompt_tokens, record.completion_tokens, record.finish_reason) == (5, 1, "stop")
+    assert record.response_bytes == len(ANSWER)
+    assert list(record.marks_ns) == [*PHASES, "end"]
+    assert sorted(record.marks_ns.values()) == list(record.marks_ns.values())
+
+
+async def test_a_stream_arrives_byte_for_byte_with_its_usage_recorded(start_gateway: StartGateway) -> None:
+    async with running(whole_stream) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        [record] = await gateway.records()
+
+    assert response.content == b"".join(STREAM)
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.headers["cache-control"] == "no-cache"
+    assert (record.outcome, record.events, record.stream) == ("ok", 5, True)
+    assert (record.prompt_tokens, record.completion_tokens, record.finish_reason) == (7, 3, "length")
+    assert record.first_token_ns is not None
+    assert record.marks_ns["relay"] <= record.first_token_ns <= record.marks_ns["end"]
+
+
+async def test_chunks_arrive_when_the_engine_writes_them(start_gateway: StartGateway) -> None:
+    go_on = asyncio.Event()
+
+    async def hesitant(request: Received, conversation: Conversation) -> None:
+        await conversation.send(SSE_HEAD + chunk(token("a")))
+        await go_on.wait()
+        await conversation.send(chunk(token("b", "stop")) + chunk(DONE) + LAST_CHUNK)
+
+    async with running(hesitant) as engine, start_gateway([engine.url]) as gateway:
+        async with gateway.client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
+            pieces = response.aiter_raw()
+            assert await anext(pieces) == token("a")
+            go_on.set()
+            rest = b"".join([piece async for piece in pieces])
+    assert rest == token("b", "stop") + DONE
+
+
+@pytest.mark.parametrize("size", [1, 7])
+async def test_any_split_of_the_engines_bytes_gives_the_same_stream(start_gateway: StartGateway, size: int) -> None:
+    wire = SSE_HEAD + b"".join(chunk(event) for event in STREAM) + LAST_CHUNK
+
+    async def dribble(request: Received, conversation: Conversation) -> None:
+        for start in range(0, len(wire), size):
+            await conversation.send(wire[start : start + size])
+            await asyncio.sleep(0)
+
+    async with running(dribble) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        [record] = await gateway.records()
+    assert response.content == b"".join(STREAM)
+    assert (record.outcome, record.completion_tokens, record.events) == ("ok", 3, 5)
+
+
+async def test_the_trace_continues_and_the_request_id_is_kept(start_gateway: StartGateway) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    async with running(answer) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post(
+            "/v1/chat/completions",
+            json=CHAT,
+            headers={
+                "traceparent": f"00-{trace_id}-b7ad6b7169203331-01",
+                "tracestate": "a=1",
+                "x-request-id": "mine-1",
+            },
+        )
+        [record] = await gateway.records()
+    sent = engine.requests[0].headers
+    assert sent["traceparent"] == f"00-{trace_id}-{record.span_id}-01"
+    assert sent["tracestate"] == "a=1"
+    assert sent["x-request-id"] == response.headers["x-request-id"] == record.request_id == "mine-1"
+    assert (record.trace_id, record.parent_span_id) == (trace_id, "b7ad6b7169203331")
+
+
+async def test_ids_are_made_where_the_client_sent_none_or_nonsense(start_gateway: StartGateway) -> None:
+    async with running(answer) as engine, start_gateway([engine.url], trace={"sample_ratio": 0}) as gateway:
+        response = await gateway.client.post(
+            "/v1/chat/completions", json=CHAT, headers={"x-request-id": "has space", "traceparent": "00-zz"}
+        )
+        [record] = await gateway.records()
+    assert len(response.headers["x-request-id"]) == 32
+    assert engine.requests[0].headers["traceparent"] == f"00-{record.trace_id}-{record.span_id}-00"
+    assert record.parent_span_id is None
+
+
+async def test_hop_by_hop_fields_end_at_the_gateway_in_both_directions(start_gateway: StartGateway) -> None:
+    async def hoppy(request: Received, conversation: Conversation) -> None:
+        await conversation.send(
+            json_response(b"{}", extra=b"connection: keep-alive, x-secret\r\nx-secret: 1\r\nkeep-alive: timeout=5\r\n")
+        )
+
+    async with running(hoppy) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post(
+            "/v1/chat/completions", json=CHAT, headers={"Connection": "x-hop", "X-Hop": "1", "TE": "trailers"}
+        )
+    assert {"x-secret", "keep-alive"}.isdisjoint(response.headers)
+    assert {"x-hop", "te", "accept-encoding"}.isdisjoint(engine.requests[0].headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "param", "words"),
+    [
+        (b'{"model": "m"', 400, "invalid_request", None, "JSON"),
+        (b"[1]", 400, "invalid_request", None, "object"),
+        (b"", 400, "invalid_request", None, "JSON"),
+        (b'{"model": 3}', 400, "invalid_request", "model", "str"),
+        (b'{"messages": []}', 400, "invalid_request", "model", "one of: m"),
+        (b'{"model": "gpt-9"}', 404, "model_not_found", "model", "available models: m"),
+    ],
+)
+async def test_a_bad_request_is_refused_with_its_reason(
+    start_gateway: StartGateway, body: bytes, status: int, kind: str, param: str | None, words: str
+) -> None:
+    async with running(answer) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", content=body, headers={"x-request-id": "r1"})
+        [record] = await gateway.records()
+    error = error_of(response.content)
+    assert (response.status_code, error["code"], error["type"], error["param"]) == (status, status, kind, param)
+    assert words in str(error["message"])
+    assert response.headers["x-request-id"] == error["request_id"] == "r1"
+    assert (record.outcome, record.status, record.error_source, record.error_kind) == ("error", status, "client", kind)
+    assert engine.requests == []
+
+
+async def test_a_body_that_is_not_json_goes_to_the_only_route(start_gateway: StartGateway) -> None:
+    async with running(answer) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/audio/transcriptions", files={"file": b"RIFF"}, data={"model": "m"})
+    assert response.status_code == 200
+    assert engine.requests[0].headers["content-type"].startswith("multipart/form-data; boundary=")
+
+
+async def test_an_engine_that_is_down_is_503_with_retry_after(start_gateway: StartGateway) -> None:
+    async with running(answer) as engine:
+        gone = engine.url
+    async with start_gateway([gone], pool={"health": {"interval_s": 5.0, "healthy_after": 2}}) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        [record] = await gateway.records()
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "10"
+    assert error_of(response.content)["type"] == "no_endpoint"
+    assert gone not in response.text
+    assert (record.attempts, record.error_kind) == (1, "no_endpoint")
+
+
+async def test_a_dead_endpoint_is_passed_over_for_a_live_one(start_gateway: StartGateway) -> None:
+    async with running(answer) as dead:
+        gone = dead.url
+    async with running(answer) as engine:
+        async with start_gateway([gone, engine.url], pool={"health": {"interval_s": 60.0}}) as gateway:
+            responses = [await gateway.client.post("/v1/chat/completions", json=CHAT) for _ in range(4)]
+            records = await gateway.records()
+    assert [response.status_code for response in responses] == [200] * 4
+    assert {record.endpoint for record in records} == {"p-1"}
+    assert sorted(record.attempts for record in records) == [1, 1, 2, 2]
+
+
+async def garbage(request: Received, conversation: Conversation) -> None:
+    await conversation.send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+    await conversation.until_left()
+
+
+async def endless_head(request: Received, conversation: Conversation) -> None:
+    await conversation.send(b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 999) for n in range(100)))
+    await conversation.until_left()
+
+
+async def hang_up(request: Received, conversation: Conversation) -> None:
+    conversation.writer.close()
+
+
+async def silence(request: Received, conversation: Conversation) -> None:
+    await conversation.until_left()
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "kind"),
+    [
+        (garbage, 502, "garbage"),
+        (endless_head, 502, "garbage"),
+        (hang_up, 502, "closed_before_response"),
+        (silence, 504, "first_byte_timeout"),
+    ],
+)
+async def test_an_engine_that_misbehaves_before_its_answer(
+    start_gateway: StartGateway, script: object, status: int, kind: str
+) -> None:
+    async with (
+        running(script) as engine,  # type: ignore[arg-type]
+        start_gateway([engine.url], pool={"timeouts": {"first_byte_s": 0.2}}) as gateway,
+    ):
+        response = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        [record] = await gateway.records()
+        await asyncio.wait_for(engine.conversations[-1].left.wait(), 2)
+    assert (response.status_code, error_of(response.content)["type"]) == (status, kind)
+    assert (record.outcome, record.error_source, record.error_kind) == ("error", "upstream", kind)
+
+
+async def reset_midway(request: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD + chunk(token("a")))
+    await asyncio.sleep(0.01)
+    conversation.reset()
+
+
+async def broken_chunk(request: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD + chunk(token("a")) + b"zz\r\nnonsense")
+    await conversation.until_left()
+
+
+async def ends_without_saying_so(request: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD + chunk(token("a")) + LAST_CHUNK)
+
+
+async def stalls(request: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD + chunk(token("a")))
+    await conversation.until_left()
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "kind"),
+    [
+        (reset_midway, "truncated", "truncated"),
+        (broken_chunk, "truncated", "truncated"),
+        (ends_without_saying_so, "truncated", "truncated"),
+        (stalls, "error", "chunk_gap_timeout"),
+    ],
+)
+async def test_a_stream_that_breaks_off_ends_in_an_in_band_error(
+    start_gateway: StartGateway, script: object, outcome: str, kind: str
+) -> None:
+    async with (
+        running(script) as engine,  # type: ignore[arg-type]
+        start_gateway([engine.url], pool={"timeouts": {"chunk_gap_s": 0.2}}) as gateway,
+    ):
+        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        [record] = await gateway.records()
+    first, last = response.content.strip().split(b"\n\n")
+    assert first + b"\n\n" == token("a")
+    error = error_of(last.removeprefix(b"data: "))
+    assert (error["type"], error["request_id"]) == (kind, record.request_id)
+    assert (record.outcome, record.error_kind, record.status) == (outcome, kind, 200)
+
+
+async def test_a_json_answer_that_breaks_off_is_cut_for_the_client_too(start_gateway: StartGateway) -> None:
+    async def cut(request: Received, conversation: Conversation) -> None:
+        await conversation.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+        conversation.writer.close()
+
+    async with running(cut) as engine, start_gateway([engine.url]) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"model":"m"}')
+        seen = b""
+        try:
+            while data := await reader.read(65536):
+                seen += data
+        except ConnectionError:
+            pass
+        writer.close()
+        [record] = await gateway.records()
+    assert seen.endswith(b"\r\n\r\n{")
+    assert record.outcome == "truncated"
+
+
+async def test_an_error_inside_a_stream_passes_and_is_counted(start_gateway: StartGateway) -> None:
+    failure = b'data: {"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}\n\n'
+
+    async def dies(request: Received, conversation: Conversation) -> None:
+        await conversation.send(SSE_HEAD + chunk(token("a")) + chunk(failure) + chunk(DONE) + LAST_CHUNK)
+
+    async with running(dies) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        [record] = await gateway.records()
+    assert response.content == token("a") + failure + DONE
+    assert (record.outcome, record.error_source, record.error_kind) == ("error", "upstream", "error_in_stream")
+
+
+async def test_an_engines_error_response_passes_with_status_and_body(start_gateway: StartGateway) -> None:
+    body = b'{"object":"error","message":"The request queue is full.","type":"503","param":null,"code":503}'
+
+    async def full(request: Received, conversation: Conversation) -> None:
+        await conversation.send(json_response(body, status=503, extra=b"retry-after: 7\r\n"))
+
+    async with running(full) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert (response.status_code, response.content, response.headers["retry-after"]) == (503, body, "7")
+    assert response.headers["content-type"] == "application/json"
+
+
+async def test_a_connection_is_used_again_and_a_stale_one_replaced(start_gateway: StartGateway) -> None:
+    async def leaves_after_second(request: Received, conversation: Conversation) -> None:
+        if len(engine.requests) == 3 and request.connection == first_connection:
+            # The engine's keep-alive timer fires as the request arrives: closed without a byte.
+            conversation.writer.close()
+            return
+        await conversation.send(json_response(ANSWER))
+
+    async with running(leaves_after_second) as engine, start_gateway([engine.url]) as gateway:
+        first_connection = -1
+        await gateway.client.post("/v1/chat/completions", json=CHAT)
+        first_connection = engine.requests[0].connection
+        for _ in range(2):
+            response = await gateway.client.post("/v1/chat/completions", json=CHAT)
+            assert response.status_code == 200
+        records = await gateway.records()
+    assert [request.connection == first_connection for request in engine.requests] == [True, True, True, False]
+    assert [record.attempts for record in records] == [1, 1, 2]
+
+
+async def send_headers_only(request: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD)
+    await conversation.until_left()
+
+
+async def stream_for_ever(request: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD)
+    watching = asyncio.create_task(conversation.until_left())
+    try:
+        while not watching.done():
+            await conversation.send(chunk(token("a")))
+            await asyncio.sleep(0.002)
+    except ConnectionError:
+        pass
+    await watching
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("script", [silence, send_headers_only, stream_for_ever])
+async def test_a_client_that_leaves_frees_the_engine_in_every_phase(
+    start_gateway: StartGateway, script: object, stream: bool, reset: bool
+) -> None:
+    body = msgspec.json.encode({**CHAT, "stream": stream})
+    async with running(script) as engine, start_gateway([engine.url]) as gateway:  # type: ignore[arg-type]
+        _, writer = await gateway.connect()
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        async with asyncio.timeout(2):
+            while not engine.requests:
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        if reset:
+            writer.transport.abort()
+        else:
+            writer.close()
+        await asyncio.wait_for(engine.conversations[engine.requests[0].connection].left.wait(), 1)
+        [record] = await gateway.records()
+        assert [endpoint.in_flight for endpoint in gateway.gateway.fleet.pools["p"].endpoints] == [0]
+    assert (record.outcome, record.error_kind) == ("client_gone", None)
+
+
+async def test_a_slow_reader_pauses_the_engine_and_loses_nothing(start_gateway: StartGateway) -> None:
+    block = b"data: " + b"x" * 65_000 + b"\n\n"
+    sent = 0
+
+    async def flood(request: Received, conversation: Conversation) -> None:
+        nonlocal sent
+        await conversation.send(SSE_HEAD)
+        for _ in range(400):
+            await conversation.send(chunk(block))
+            sent += 1
+        await conversation.send(chunk(DONE) + LAST_CHUNK)
+
+    body = msgspec.json.encode({**CHAT, "stream": True})
+    async with running(flood) as engine, start_gateway([engine.url]) as gateway:
+        reader, writer = await gateway.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        before = -1
+        async with asyncio.timeout(5):
+            while sent == 0 or sent != before:
+                before = sent
+                await asyncio.sleep(0.1)
+        held = sent
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = 0
+        async with asyncio.timeout(20):
+            while received < 400 * len(block):
+                received += len(await reader.read(1 << 20))
+        writer.close()
+        [record] = await gateway.records()
+    assert held < 400, "the engine was never held back"
+    assert record.response_bytes == 400 * len(block) + len(DONE)
+
+
+async def test_the_in_flight_limit_turns_away_the_next_request(start_gateway: StartGateway) -> None:
+    async with running(silence) as engine, start_gateway([engine.url], limits={"in_flight": 1}) as gateway:
+        first = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=CHAT))
+        async with asyncio.timeout(2):
+            while not engine.requests:
+                await asyncio.sleep(0.001)
+        second = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    assert second.status_code == 503
+    assert second.headers["retry-after"] == "1"
+    assert error_of(second.content)["type"] == "overloaded"
+
+
+async def test_split_weights_hold_exactly(start_gateway: StartGateway) -> None:
+    async with running(answer) as left, running(answer) as right:
+        pools = {
+            "a": {"engine": "vllm", "endpoints": [{"url": left.url}]},
+            "b": {"engine": "sglang", "endpoints": [{"url": right.url}]},
+        }
+        routes = [{"model": "m", "split": {"a": 3, "b": 1}}]
+        async with start_gateway([], pools=pools, routes=routes) as gateway:
+            arms = [
+                (await gateway.client.post("/v1/chat/completions", json=CHAT)).headers["x-weir-pool"] for _ in range(8)
+            ]
+    assert arms == ["a", "a", "b", "a"] * 2
+    assert (len(left.requests), len(right.requests)) == (6, 2)
+
+
+async def test_usage_is_recorded_when_the_stream_is_one_read(start_gateway: StartGateway) -> None:
+    async def all_at_once(request: Received, conversation: Conversation) -> None:
+        await conversation.send(SSE_HEAD + chunk(token("a", "stop") + USAGE + DONE) + LAST_CHUNK)
+
+    async with running(all_at_once) as engine, start_gateway([engine.url]) as gateway:
+        await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        [record] = await gateway.records()
+    assert (record.chunks, record.events, record.completion_tokens) == (1, 3, 3)

@@ -1,0 +1,7 @@
+"""`python -m weir`."""
+
+import sys
+
+from weir.cli import main
+
+sys.exit(main())

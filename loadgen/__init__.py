@@ -1,0 +1,1 @@
+"""The load generator: workload, plan, drive, sample, join, analyse, report."""

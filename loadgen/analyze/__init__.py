@@ -1,0 +1,1 @@
+"""Definitions and statistics over finished records: pure functions."""

@@ -1,0 +1,1 @@
+"""Renders an analysis for people; never computes one."""

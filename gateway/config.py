@@ -6,7 +6,9 @@ one came from and every complaint points at a line. Nothing here opens sockets o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -27,29 +29,53 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_VISIBLE = re.compile(r"[!-~]+")
+
+
+def _name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError("a name is 1 to 63 letters, digits, dots, dashes or underscores, a letter or digit first")
+    return name
+
+
+def _host(host: str) -> str:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        host = ""
+    if not host:
+        raise ValueError("not a host name or an IP address")
+    return host
+
+
 def _engine_url(url: str) -> str:
-    parts = urlsplit(url)
+    # urlsplit lets blanks and control characters pass, which would end up in the request line.
+    parts = urlsplit(url if _VISIBLE.fullmatch(url) else "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("not an engine URL; write it like http://10.0.0.5:8000")
-    if parts.query or parts.fragment or parts.username:
+    if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("an engine URL has no query, fragment or credentials; remove them")
     if parts.path.rstrip("/").endswith("/v1"):
         raise ValueError("the gateway adds /v1 itself; remove it from the URL")
+    _host(parts.hostname)
     try:
-        _ = parts.port
+        port = parts.port
     except ValueError:
-        raise ValueError("the port must be between 1 and 65535") from None
+        port = 0
+    if port == 0:
+        raise ValueError("the port must be between 1 and 65535")
     return url
 
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, strict=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Name = Annotated[str, AfterValidator(_name)]
 
 
 class ListenConfig(_Section):
     """Where clients connect."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     keep_alive_s: Seconds = 75.0
     """How long an idle client connection is kept; longer than nginx keeps its own (60 s)."""
@@ -105,16 +131,9 @@ class PoolConfig(_Section):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     health: HealthConfig = HealthConfig()
 
-    @model_validator(mode="after")
-    def _endpoints_differ(self) -> PoolConfig:
-        urls = [endpoint.url.rstrip("/") for endpoint in self.endpoints]
-        for url in urls:
-            if urls.count(url) > 1:
-                raise ValueError(f"endpoint {url} is listed twice; remove one")
-        names = [endpoint.name for endpoint in self.endpoints if endpoint.name]
-        if len(names) != len(set(names)):
-            raise ValueError("two endpoints have the same name; give each its own")
-        return self
+    def endpoint_names(self, pool: str) -> list[str]:
+        """The endpoints' names in order: their own, or `<pool>-<position>`."""
+        return [endpoint.name or f"{pool}-{position}" for position, endpoint in enumerate(self.endpoints)]
 
 
 class RouteConfig(_Section):
@@ -139,13 +158,13 @@ class RecordsConfig(_Section):
 class TraceConfig(_Section):
     """`sample_ratio` of the requests that arrive without a trace context are marked as sampled."""
 
-    sample_ratio: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.01
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
 class DrainConfig(_Section):
     """SIGTERM: not ready for `settle_s` while still serving, then no new requests, then up to `timeout_s`."""
 
-    settle_s: Annotated[float, Field(ge=0, le=600, strict=False)] = 0.0
+    settle_s: Annotated[float, Field(ge=0, le=600)] = 0.0
     timeout_s: Seconds = 30.0
 
 
@@ -192,57 +211,79 @@ def dotted(path: Path_) -> str:
     """`('routes', 0, 'model')` → `routes[0].model`."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += ("." if text else "") + (step if step.isprintable() else repr(step))
+    return text or "configuration"
 
 
 def load(path: Path) -> Loaded:
     """Reads and checks a configuration file. Raises ConfigError with one line per problem."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: cannot be read: not UTF-8 text"]) from error
     return parse(text, str(path))
 
 
 def parse(text: str, file: str) -> Loaded:
     """As `load`, from the file's text; `file` names it in messages."""
-    lines: dict[Path_, int] = {}
-    problems: list[str] = []
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is not None:
-            _note_lines(root, (), file, lines, problems)
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{file}:{mark.line + 1}" if mark else file
-        raise ConfigError([f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}"]) from error
-    if problems:
-        raise ConfigError(problems)
+    tree, lines = _read_yaml(text, file)
     if not isinstance(tree, dict):
         raise ConfigError([f"{file}: must be a mapping with at least `pools` and `routes`"])
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        found = error.errors()
-        inner = {problem["loc"][:depth] for problem in found for depth in range(len(problem["loc"]))}
+        problems = error.errors()
+        inner = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         # An entry that is itself wrong also makes its collection "too short": only the entry is worth a line.
-        found = [problem for problem in found if not (problem["type"] == "too_short" and problem["loc"] in inner)]
-        raise ConfigError([_explain(problem, file, lines) for problem in found]) from error
-    problems = [f"{file}:{lines[path]}: {dotted(path)}: {message}" for path, message in _contradictions(config)]
-    if problems:
-        raise ConfigError(problems)
+        found = [
+            _explain(problem) for problem in problems if problem["type"] != "too_short" or problem["loc"] not in inner
+        ]
+        raise ConfigError(_located(found, file, lines)) from error
+    contradictions = [*_twins(config), *_misroutes(config)]
+    if contradictions:
+        raise ConfigError(_located(contradictions, file, lines))
     return Loaded(config=config, file=file, lines=lines)
 
 
-def _contradictions(config: Config) -> list[tuple[Path_, str]]:
-    """What is wrong between sections that are each right."""
-    found: list[tuple[Path_, str]] = []
+Finding = tuple[Path_, str]
+"""A place in the tree and what is wrong there."""
+
+
+def _located(findings: list[Finding], file: str, lines: dict[Path_, int]) -> list[str]:
+    """One line per finding, in the file's order. What is not in the file is looked for where it should be."""
+    placed: list[tuple[int, str]] = []
+    for path, message in findings:
+        line = next(lines[path[:depth]] for depth in range(len(path), -1, -1) if path[:depth] in lines)
+        placed.append((line, f"{file}:{line}: {dotted(path)}: {message}"))
+    return [text for _, text in sorted(placed, key=itemgetter(0))]
+
+
+def _twins(config: Config) -> list[Finding]:
+    """Endpoints of one pool that nothing would tell apart."""
+    found: list[Finding] = []
+    for pool_name, pool in config.pools.items():
+        names, urls = pool.endpoint_names(pool_name), [endpoint.url.rstrip("/") for endpoint in pool.endpoints]
+        for position, (name, url) in enumerate(zip(names, urls, strict=True)):
+            path = ("pools", pool_name, "endpoints", position)
+            if url in urls[:position]:
+                found.append(((*path, "url"), f"{url!r}: this pool has the endpoint already; remove one"))
+            if name in names[:position]:
+                found.append(((*path, "name"), f"{name!r}: another endpoint is called so; give each its own name"))
+    return found
+
+
+def _misroutes(config: Config) -> list[Finding]:
+    """Routes that contradict each other or the pools."""
+    found: list[Finding] = []
     models: set[str] = set()
     for position, route in enumerate(config.routes):
         if route.model in models:
-            found.append((("routes", position, "model"), f"{route.model!r} has a route already; merge their splits"))
+            found.append((("routes", position, "model"), f"{route.model!r}: has a route already; merge their splits"))
         models.add(route.model)
         found += [
             (("routes", position, "split", pool), f"no such pool; the pools are: {', '.join(config.pools)}")
@@ -252,41 +293,100 @@ def _contradictions(config: Config) -> list[tuple[Path_, str]]:
     return found
 
 
-def _note_lines(node: yaml.Node, path: Path_, file: str, lines: dict[Path_, int], problems: list[str]) -> None:
-    lines[path] = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
+def _read_yaml(text: str, file: str) -> tuple[object, dict[Path_, int]]:
+    """The file's tree, and the line of every value in it, merged ones (`<<`) included."""
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, {}
+        lines = _Lines(loader)
+        lines.note(root, ())
+        if lines.problems:
+            raise ConfigError([f"{file}:{line}: {message}" for line, message in lines.problems])
+        return loader.construct_document(root), lines.of
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        reason = ", ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError([f"{file}{line}: not valid YAML: {reason}"]) from error
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: what looks like a date or a number to YAML and is none, such as 2026-13-01.
+        raise ConfigError([f"{file}: not valid YAML: {str(error).splitlines()[0]}"]) from error
+    except RecursionError as error:
+        raise ConfigError([f"{file}: nested too deeply, or an alias (*) stands inside its own anchor (&)"]) from error
+
+
+class _Lines:
+    """Where each value of a YAML document stands, and keys that YAML lets pass but nobody means."""
+
+    def __init__(self, loader: yaml.SafeLoader) -> None:
+        self._loader = loader
+        self.of: dict[Path_, int] = {}
+        self.problems: list[tuple[int, str]] = []
+
+    def note(self, node: yaml.Node, path: Path_) -> None:
+        self.of.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            self._check_keys(node, path)
+            self._loader.flatten_mapping(node)
+            # A node is met again at each of its aliases: what it overrides of a merge is not repeated there.
+            node.value = list({key.value: (key, value) for key, value in node.value if _is_text(key)}.values())
+            for key, value in node.value:
+                self.of[(*path, key.value)] = key.start_mark.line + 1
+                self.note(value, (*path, key.value))
+        elif isinstance(node, yaml.SequenceNode):
+            for position, value in enumerate(node.value):
+                self.note(value, (*path, position))
+
+    def _check_keys(self, node: yaml.MappingNode, path: Path_) -> None:
         seen: set[str] = set()
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                problems.append(
-                    f"{file}:{line}: {dotted((*path, key.value))}: given twice; the earlier one would be ignored, "
-                    "remove or rename one"
-                )
-            seen.add(key.value)
-            _note_lines(value, (*path, key.value), file, lines, problems)
-            lines[(*path, key.value)] = line
-    elif isinstance(node, yaml.SequenceNode):
-        for position, value in enumerate(node.value):
-            _note_lines(value, (*path, position), file, lines, problems)
+        for key, _ in node.value:
+            if not _is_text(key):
+                place, message = path, "has a key that is not text to YAML; put it in quotes"
+            elif key.value in seen:
+                place = (*path, key.value)
+                message = "given twice; the earlier one would be ignored, remove or rename one"
+            else:
+                seen.add(key.value)
+                continue
+            self.problems.append((key.start_mark.line + 1, f"{dotted(place)}: {message}"))
 
 
-def _explain(problem: Any, file: str, lines: dict[Path_, int]) -> str:
+def _is_text(key: yaml.Node) -> bool:
+    return key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+
+
+_PLAIN = {
+    "dict_type": "must be a mapping (`key: value`)",
+    "extra_forbidden": "unknown key",
+    "float_type": "must be a plain number like 2.5, without unit or quotes",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "int_type": "must be a whole number, without unit or quotes",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be {expected}",
+    "missing": "is required",
+    "model_type": "must be a mapping (`key: value`)",
+    "string_too_short": "must not be empty",
+    "string_type": "must be text: put it in quotes",
+    "too_short": "is empty; give at least one entry",
+    "tuple_type": "must be a list (`- entry`)",
+    "value_error": "{error}",
+}
+"""What pydantic finds wrong, in an operator's words."""
+
+
+def _explain(problem: Any) -> Finding:
     path: Path_ = tuple(step for step in problem["loc"] if step != "[key]")
-    known = next((path[:depth] for depth in range(len(path), -1, -1) if path[:depth] in lines), ())
-    where = f"{file}:{lines[known]}" if known in lines else file
-    kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
+    kind, value = problem["type"], problem["input"]
+    message = _PLAIN.get(kind, "cannot be read").format(**problem.get("ctx", {}))
     if kind == "extra_forbidden":
-        message = f"unknown key; known here: {', '.join(_known_keys(path[:-1]))}"
-    elif kind == "missing":
-        message = "is required"
-    elif kind == "too_short":
-        message = "is empty; give at least one entry"
-    else:
-        value = problem["input"]
-        if isinstance(value, str | int | float | bool) or value is None:
-            message = f"{value!r}: {message[:1].lower()}{message[1:]}"
-    return f"{where}: {dotted(path) or 'configuration'}: {message}"
+        return path, f"{message}; known here: {', '.join(_known_keys(path[:-1]))}"
+    if value is None:
+        return path, f"has no value; it {message}"
+    if isinstance(value, bool):
+        return path, f"{str(value).lower()}: {message}"
+    return path, f"{value!r}: {message}" if isinstance(value, str | int | float) else message
 
 
 def _known_keys(path: Path_) -> list[str]:
@@ -297,6 +397,4 @@ def _known_keys(path: Path_) -> list[str]:
             section = section.model_fields[str(step)].annotation
         else:
             section = section.__args__[-1 if section.__origin__ is dict else 0]
-        while hasattr(section, "__metadata__"):
-            section = section.__origin__
     return list(section.model_fields)

@@ -133,7 +133,11 @@ def no_endpoint(pools: str, retry_after_s: int) -> GatewayError:
 
 def connect_failed(reason: str) -> GatewayError:
     return GatewayError(
-        "upstream", "connect_failed", 503, f"The engine could not be reached: {reason}.", retryable=True
+        "upstream",
+        "connect_failed",
+        503,
+        f"The engine could not be reached ({reason}); another one is tried.",
+        retryable=True,
     )
 
 
@@ -142,35 +146,51 @@ def connect_timeout(timeout_s: float) -> GatewayError:
         "upstream",
         "connect_timeout",
         503,
-        f"The engine did not accept a connection within {timeout_s:g} s.",
+        f"The engine did not accept a connection within {timeout_s:g} s (`timeouts.connect_s`); another one is tried.",
         retryable=True,
     )
 
 
 def closed_before_response() -> GatewayError:
     return GatewayError(
-        "upstream", "closed_before_response", 502, "The engine closed the connection without answering."
+        "upstream",
+        "closed_before_response",
+        502,
+        "The engine closed the connection without answering; send the request again.",
     )
 
 
 def stale_connection() -> GatewayError:
     """A kept-alive connection that died before a byte came back: the request was never taken up."""
     return GatewayError(
-        "upstream", STALE, 502, "The engine closed an idle connection as it was used again.", retryable=True
+        "upstream",
+        STALE,
+        502,
+        "The engine closed an idle connection as it was used again; a new one is tried.",
+        retryable=True,
     )
 
 
 def garbage(what: str) -> GatewayError:
-    return GatewayError("upstream", "garbage", 502, f"The engine answered with something that is not HTTP: {what}.")
+    return GatewayError(
+        "upstream",
+        "garbage",
+        502,
+        f"The engine answered with something that is not HTTP ({what}); send the request again.",
+    )
 
 
 def truncated(what: str) -> GatewayError:
-    return GatewayError("upstream", TRUNCATED, 502, f"The engine's response ended too early: {what}.")
+    return GatewayError(
+        "upstream", TRUNCATED, 502, f"The engine's response ended too early ({what}); send the request again."
+    )
 
 
 def error_in_stream() -> GatewayError:
     """The engine reported an error inside a stream; the client has its words already."""
-    return GatewayError("upstream", "error_in_stream", 502, "The engine reported an error inside the stream.")
+    return GatewayError(
+        "upstream", "error_in_stream", 502, "The engine reported an error inside the stream; its words are there."
+    )
 
 
 def first_byte_timeout(timeout_s: float) -> GatewayError:
@@ -178,13 +198,18 @@ def first_byte_timeout(timeout_s: float) -> GatewayError:
         "upstream",
         "first_byte_timeout",
         504,
-        f"The engine sent nothing within {timeout_s:g} s of the request.",
+        f"The engine sent nothing within {timeout_s:g} s of the request; try again when it is less busy, or ask the "
+        "operator to raise `timeouts.first_byte_s`.",
     )
 
 
 def chunk_gap_timeout(timeout_s: float) -> GatewayError:
     return GatewayError(
-        "upstream", "chunk_gap_timeout", 504, f"The engine's response stalled for more than {timeout_s:g} s."
+        "upstream",
+        "chunk_gap_timeout",
+        504,
+        f"The engine's response stalled for more than {timeout_s:g} s "
+        "(`timeouts.chunk_gap_s`); send the request again.",
     )
 
 
@@ -193,5 +218,6 @@ def total_timeout(timeout_s: float) -> GatewayError:
         "upstream",
         "total_timeout",
         504,
-        f"The response was not complete within {timeout_s:g} s of the request.",
+        f"The response was not complete within {timeout_s:g} s of the request; ask for fewer tokens, or ask the "
+        "operator to raise `timeouts.total_s`.",
     )

@@ -16,7 +16,7 @@ from gateway.fleet import Endpoint, Pool
 from gateway.model import Downstream
 from gateway.upstream.client import UpstreamConnection
 from protocol.openai import RequestPeek, answer_of
-from protocol.records import GatewayOutcome, GatewayRecord
+from protocol.records import PHASES, GatewayOutcome, GatewayRecord
 from protocol.stream import StreamResult, StreamWatch
 from protocol.traceparent import TraceParent
 
@@ -104,7 +104,10 @@ class Exchange:
         self._seen: StreamResult | None = None
 
     def mark(self, phase: str) -> None:
-        """Notes that `phase` starts now."""
+        """Notes that `phase` starts now. Entered again, it makes void what an earlier attempt did from there on."""
+        if phase in self.marks:
+            for later in PHASES[PHASES.index(phase) :]:
+                self.marks.pop(later, None)
         self.marks[phase] = monotonic_ns() - self.origin_ns
 
     def observe(self, *, streams: bool) -> Watch:

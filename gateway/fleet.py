@@ -119,7 +119,9 @@ class Fleet:
 
     async def run(self) -> None:
         """Checks every endpoint at its pool's interval until cancelled."""
-        async with httpx.AsyncClient(trust_env=False) as client, asyncio.TaskGroup() as checks:
+        # No limit of connections: a check that waited for its turn behind hanging engines would fail for their sake.
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(trust_env=False, limits=limits) as client, asyncio.TaskGroup() as checks:
             for pool in self.pools.values():
                 for endpoint in pool.endpoints:
                     checks.create_task(self._watch(client, endpoint, pool.config.health))
@@ -138,7 +140,7 @@ class Fleet:
 async def _check(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> str | None:
     """Why the endpoint cannot take requests, or None when it can."""
     try:
-        response = await client.get(endpoint.address.url + endpoint.kind.health_path, timeout=timeout_s)
+        response = await _get(client, endpoint.address.url + endpoint.kind.health_path, timeout_s)
     except Exception as error:  # noqa: BLE001 - whatever a check trips over is the endpoint's failure, not ours
         return f"{endpoint.kind.health_path}: {str(error) or type(error).__name__}"
     if response.status_code != 200:
@@ -153,7 +155,13 @@ class _ModelList(msgspec.Struct):
 async def _models(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> list[dict[str, object]]:
     """The engine's own model cards; empty when it does not say."""
     try:
-        response = await client.get(endpoint.address.url + "/v1/models", timeout=timeout_s)
+        response = await _get(client, endpoint.address.url + "/v1/models", timeout_s)
         return msgspec.json.decode(response.content, type=_ModelList).data
-    except (httpx.HTTPError, msgspec.MsgspecError):
+    except Exception:  # noqa: BLE001 - an engine that does not say it properly may say it in any way
         return []
+
+
+async def _get(client: httpx.AsyncClient, url: str, timeout_s: float) -> httpx.Response:
+    """httpx's own timeouts are for each read: an answer that trickles would never end."""
+    async with asyncio.timeout(timeout_s):
+        return await client.get(url, timeout=None)

@@ -64,12 +64,13 @@ def carries_json(headers: Headers) -> bool:
     """Whether the request body can be read here. One without a proper type may be: let the engine be strict."""
     content_type = value(headers, b"content-type") or b""
     encoding = value(headers, b"content-encoding") or b"identity"
-    return not content_type.startswith((b"multipart/", b"audio/", b"image/")) and encoding == b"identity"
+    opaque = content_type.lower().startswith((b"multipart/", b"audio/", b"image/"))
+    return not opaque and encoding.lower() == b"identity"
 
 
 def is_event_stream(head: ResponseHead) -> bool:
     content_type = head.header(b"content-type")
-    return content_type is not None and content_type.startswith(b"text/event-stream")
+    return content_type is not None and content_type.lower().startswith(b"text/event-stream")
 
 
 def request_bytes(
@@ -95,7 +96,7 @@ def response_fields(head: ResponseHead, *, request_id: bytes, pool: bytes, strea
 
 
 def _kept(headers: Headers, dropped: Collection[bytes]) -> Headers:
-    connection = value(headers, b"connection")
-    if connection is not None and connection not in (b"keep-alive", b"close"):
-        dropped = {*dropped, *(token.strip().lower() for token in connection.split(b","))}
+    named = [field for name, field in headers if name == b"connection" and field not in (b"keep-alive", b"close")]
+    if named:
+        dropped = {*dropped, *(token.strip().lower() for token in b",".join(named).split(b","))}
     return [field for field in headers if field[0] not in dropped]

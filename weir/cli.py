@@ -75,10 +75,9 @@ def _engine(arguments: argparse.Namespace) -> int:
     from simulator.server import serve
 
     try:
-        options = from_arguments(arguments)
-    except ValueError as error:
-        return _refuse([str(error)])
-    return serve(options)
+        return serve(from_arguments(arguments))
+    except (ValueError, OSError) as error:
+        return _refuse([f"weir engine: {error}"])
 
 
 def _define_fit(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +157,3 @@ VERBS: dict[str, tuple[str, Define, Run]] = {
     "demo": ("the whole loop on this machine: engines, gateway, traffic, report", _define_demo, _demo),
 }
 """Verb → what it does, its arguments, its body."""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,10 +10,8 @@ from gateway.model import EndpointAddress
 
 def addresses(pool: str, config: PoolConfig) -> list[EndpointAddress]:
     """The pool's endpoints in order, named `<pool>-<position>` unless the configuration names them."""
-    return [
-        _address(endpoint.name or f"{pool}-{position}", endpoint.url)
-        for position, endpoint in enumerate(config.endpoints)
-    ]
+    names = config.endpoint_names(pool)
+    return [_address(name, endpoint.url) for name, endpoint in zip(names, config.endpoints, strict=True)]
 
 
 def _address(name: str, url: str) -> EndpointAddress:

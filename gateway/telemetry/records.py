@@ -7,6 +7,7 @@ written (disk full, gone), lines are dropped and counted, and the log says so on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
@@ -48,17 +49,31 @@ class RecordWriter:
             self._timer = None
         if self._file is None or not self._lines:
             return
-        lines, self._lines, self._waiting_bytes = self._lines, [], 0
+        data = b"".join(self._lines)
+        self._lines, self._waiting_bytes = [], 0
+        written = 0
         try:
-            self._file.write(b"".join(lines))
+            while written < len(data):
+                written += self._file.write(data[written:])
             self._failing = False
         except OSError as error:
-            self.dropped += len(lines)
+            self._drop(data, written)
             if not self._failing:
                 _log.error("records cannot be written to %s: %s; they are being dropped", self._path, error)
             self._failing = True
 
+    def _drop(self, data: bytes, written: int) -> None:
+        """Counts the lines that are not whole in the file, and takes a torn one out: it would spoil the next."""
+        assert self._file is not None
+        whole = data.rfind(b"\n", 0, written) + 1
+        self.dropped += data.count(b"\n", whole)
+        if written > whole:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._file.tell() - (written - whole))
+
     def close(self) -> None:
+        """Writes out what waits; records that come later are not kept."""
         self.flush()
         if self._file is not None:
             self._file.close()
+            self._file = None

@@ -123,7 +123,7 @@ async def test_an_idle_connection_that_closes_is_forgotten() -> None:
 
 async def test_a_reused_connection_that_dies_without_a_byte_may_be_tried_again() -> None:
     async def second_time_never(request: Received, conversation: Conversation) -> None:
-        if conversation.reader.at_eof() or request.body == b"{}" and len(seen) == 1:
+        if conversation.reader.at_eof() or (request.body == b"{}" and len(seen) == 1):
             conversation.writer.close()
             return
         seen.append(request)

@@ -1,0 +1,97 @@
+"""Everything that can go wrong says who is to blame, what kind it is, and what to do about it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from gateway import errors
+from gateway.errors import GatewayError
+
+SAMPLES: dict[str, GatewayError] = {
+    "invalid_request": errors.invalid_request("`stream` must be true or false.", "stream"),
+    "missing_model": errors.missing_model(["m", "n"]),
+    "unknown_model": errors.unknown_model("x", ["m", "n"]),
+    "body_too_large": errors.body_too_large(1000),
+    "slow_request": errors.slow_request(60.0),
+    "overloaded": errors.overloaded(10),
+    "draining": errors.draining(),
+    "cut_by_shutdown": errors.cut_by_shutdown(),
+    "internal": errors.internal(),
+    "no_endpoint": errors.no_endpoint("pool-a", 4),
+    "connect_failed": errors.connect_failed("Connection refused"),
+    "connect_timeout": errors.connect_timeout(2.0),
+    "closed_before_response": errors.closed_before_response(),
+    "stale_connection": errors.stale_connection(),
+    "garbage": errors.garbage("Invalid response line"),
+    "truncated": errors.truncated("the connection was closed"),
+    "error_in_stream": errors.error_in_stream(),
+    "first_byte_timeout": errors.first_byte_timeout(300.0),
+    "chunk_gap_timeout": errors.chunk_gap_timeout(120.0),
+    "total_timeout": errors.total_timeout(3600.0),
+}
+ALL = pytest.mark.parametrize("error", SAMPLES.values(), ids=SAMPLES)
+
+
+def test_every_error_is_among_the_samples() -> None:
+    makers = {name for name, made in vars(errors).items() if inspect.isfunction(made)}
+    assert SAMPLES.keys() == makers
+
+
+@ALL
+def test_kind_is_a_label_and_the_status_fits_the_source(error: GatewayError) -> None:
+    assert re.fullmatch(r"[a-z_]{3,30}", error.kind)
+    assert (
+        error.status
+        in {"client": (400, 404, 408, 413), "gateway": (500, 503), "upstream": (502, 503, 504)}[error.source]
+    )
+
+
+def test_kinds_are_told_apart_except_for_the_two_ways_of_an_invalid_request() -> None:
+    kinds = sorted(error.kind for error in SAMPLES.values() if error is not SAMPLES["missing_model"])
+    assert kinds == sorted(set(kinds))
+    assert SAMPLES["missing_model"].kind == SAMPLES["invalid_request"].kind
+    assert SAMPLES["stale_connection"].kind == errors.STALE
+    assert SAMPLES["truncated"].kind == errors.TRUNCATED
+
+
+@ALL
+def test_the_message_is_a_sentence_with_a_remedy(error: GatewayError) -> None:
+    assert str(error) == error.message
+    assert re.fullmatch(r"[A-Z`][^\n]*[^.]\.", error.message)
+    remedies = (
+        "again", "set `", "available", "shorten", "another one is tried", "a new one is tried", "must be",
+        "its log has", "ask for fewer", "its words are there",
+    )  # fmt: skip
+    assert any(remedy in error.message for remedy in remedies)
+
+
+@ALL
+def test_whoever_is_told_to_come_back_is_told_when(error: GatewayError) -> None:
+    comes_back = error.status == 503 and not error.retryable
+    assert (error.retry_after_s is not None) is comes_back
+    assert error.retry_after_s is None or error.retry_after_s >= 1
+
+
+@ALL
+def test_another_endpoint_is_tried_only_where_the_engine_cannot_have_begun(error: GatewayError) -> None:
+    assert error.retryable is (error.kind in ("connect_failed", "connect_timeout", errors.STALE))
+
+
+def test_messages_carry_the_numbers_and_names_that_matter() -> None:
+    assert "1000 bytes" in SAMPLES["body_too_large"].message
+    assert "within 60 s" in SAMPLES["slow_request"].message
+    assert "in 4 s" in SAMPLES["no_endpoint"].message
+    assert SAMPLES["no_endpoint"].retry_after_s == 4
+    assert "pool-a" in SAMPLES["no_endpoint"].message
+    assert "within 0.5 s" in errors.connect_timeout(0.5).message
+    assert "m, n" in SAMPLES["missing_model"].message
+    assert "m, n" in SAMPLES["unknown_model"].message
+    assert {error.param for error in SAMPLES.values()} == {None, "model", "stream"}
+
+
+def test_a_made_up_model_name_is_not_repeated_at_length() -> None:
+    assert "`" + "x" * 100 + "`" in errors.unknown_model("x" * 100, ["m"]).message
+    assert "`" + "x" * 100 + "…`" in errors.unknown_model("x" * 101, ["m"]).message

@@ -1,0 +1,273 @@
+"""The command-line verbs `fit`, `plan` and `run`: their arguments, and what they print.
+
+Bad input is one line on standard error and exit status 2; nothing else is decided here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import shlex
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import uvloop
+
+from loadgen.plan import (
+    Schedule,
+    decode_schedule,
+    encode_schedule,
+    schedule_from_rows,
+    schedule_from_workload,
+)
+from loadgen.procedure import RunError, RunRequest
+from loadgen.procedure import run as run_procedure
+from loadgen.record import digest, read_manifest, read_requests
+from loadgen.workload.description import Source, dump_workload, load_workload, shipped
+from loadgen.workload.fit import fit_workload
+from loadgen.workload.traces import FORMATS, Trace, read_trace
+
+_REFUSED = 2
+_INTERRUPTED = 130
+
+_KNOWN_SOURCES = {
+    "azure": {
+        "dataset": "Azure LLM inference trace (Azure Public Dataset)",
+        "citation": (
+            "P. Patel, E. Choukse, C. Zhang, A. Shah, I. Goiri, S. Maleki, R. Bianchini: Splitwise: Efficient"
+            " generative LLM inference using phase splitting. ISCA 2024"
+        ),
+        "licence": "CC-BY 4.0",
+    }
+}
+"""Attribution that a data set's licence asks for, by trace format."""
+
+_Verb = Callable[[argparse.Namespace], int]
+
+
+def _refusing(verb: _Verb) -> _Verb:
+    @wraps(verb)
+    def guarded(ns: argparse.Namespace) -> int:
+        try:
+            return verb(ns)
+        except (RunError, ValueError, OSError) as error:
+            _say(f"weir {verb.__name__}: {error}")
+            return _REFUSED
+
+    return guarded
+
+
+def _command_line() -> str:
+    return shlex.join(["weir", *sys.argv[1:]])
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    """`weir fit TRACE --format F --name N -o FILE`."""
+    parser.add_argument("trace", type=Path, help="request log to describe")
+    parser.add_argument("--format", choices=sorted(FORMATS), required=True, help="format of the log")
+    parser.add_argument("--name", required=True, help="name of the workload")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="workload file to write")
+    parser.add_argument("--bin", type=float, default=60.0, metavar="S", help="width of a rate bin (60 s)")
+    parser.add_argument("--dataset", help="what the log is")
+    parser.add_argument("--citation", help="whom to cite for it")
+    parser.add_argument("--licence", help="its licence")
+
+
+@_refusing
+def fit(ns: argparse.Namespace) -> int:
+    """Fits a workload description to a trace and says how well it fits."""
+    trace = read_trace(ns.trace, ns.format)
+    _tell_left_out(trace)
+    known = _KNOWN_SOURCES.get(ns.format, {})
+    source = Source(
+        dataset=ns.dataset or known.get("dataset", "not stated"),
+        citation=ns.citation or known.get("citation", "not stated"),
+        licence=ns.licence or known.get("licence", "not stated"),
+        file_sha256=trace.sha256,
+        rows=len(trace.rows),
+        command=_command_line(),
+    )
+    workload = fit_workload(trace.rows, name=ns.name, source=source, bin_s=ns.bin)
+    ns.out.write_text(dump_workload(workload), encoding="utf-8")
+    sys.stdout.write(f"{ns.out}: {len(trace.rows)} requests, residual cv {workload.arrivals.cv:g}\n")
+    for what, lengths in (("prompt", workload.prompt), ("output", workload.output)):
+        quality = lengths.fit
+        if quality is not None:
+            verdict = "adequate" if quality.adequate else "NOT adequate: replay the trace where this matters"
+            sys.stdout.write(
+                f"{what} lengths: {len(lengths.components)} components, KS {quality.ks:g}, errors of"
+                f" P50/P90/P99 {quality.p50_error:+.1%} {quality.p90_error:+.1%} {quality.p99_error:+.1%}"
+                f" ({verdict})\n"
+            )
+    return 0
+
+
+def _add_traffic_arguments(parser: argparse.ArgumentParser) -> None:
+    traffic = parser.add_mutually_exclusive_group(required=True)
+    traffic.add_argument("--workload", metavar="NAME_OR_FILE", help="a workload that comes with weir, or a file")
+    traffic.add_argument("--trace", type=Path, metavar="FILE", help="request log to replay")
+    traffic.add_argument("--schedule", type=Path, metavar="FILE", help="schedule made by `weir plan`")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="format of --trace")
+    parser.add_argument("--duration", type=float, metavar="S", help="seconds of run time (60)")
+    parser.add_argument("--start", type=float, metavar="S", help="second of the traffic to start at (0)")
+    parser.add_argument("--rate-scale", type=float, metavar="X", help="times the traffic's own rate (1)")
+    parser.add_argument("--seed", type=int, help="seed of traffic and prompts (0)")
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """`weir plan (--workload | --trace | --schedule) … -o FILE`."""
+    _add_traffic_arguments(parser)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="schedule file to write")
+
+
+@_refusing
+def plan(ns: argparse.Namespace) -> int:
+    """Writes a schedule and prints its identity."""
+    content, (header, requests) = _schedule(ns)
+    ns.out.write_bytes(content)
+    seconds = header.duration_ns / 1e9
+    tokens = sum(request.prompt_tokens for request in requests), sum(r.output_tokens for r in requests)
+    sys.stdout.write(
+        f"{ns.out}: {header.source}, seed {header.seed}: {len(requests)} requests in {seconds:g} s"
+        f" ({len(requests) / seconds:.3g}/s), {tokens[0]} prompt and {tokens[1]} output tokens\n"
+        f"sha256 {digest(ns.out).sha256}\n"
+    )
+    return 0
+
+
+def _schedule(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
+    """The schedule that the arguments name: the bytes of its file, and what they say."""
+    if ns.schedule is not None:
+        given = [ns.format, ns.duration, ns.start, ns.rate_scale, ns.seed]
+        if any(value is not None for value in given):
+            raise ValueError("--schedule is complete: drop --format, --duration, --start, --rate-scale and --seed")
+        content = ns.schedule.read_bytes()
+        return content, _decode(content, ns.schedule)
+    schedule = _replayed(ns) if ns.trace is not None else _sampled(ns)
+    return encode_schedule(*schedule), schedule
+
+
+def _decode(content: bytes, path: Path) -> Schedule:
+    try:
+        return decode_schedule(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _replayed(ns: argparse.Namespace) -> Schedule:
+    if ns.format is None:
+        raise ValueError(f"--trace needs --format: one of {', '.join(sorted(FORMATS))}")
+    trace = read_trace(ns.trace, ns.format)
+    _tell_left_out(trace)
+    return schedule_from_rows(trace.rows, source=trace.name, source_sha256=trace.sha256, **_slice(ns))
+
+
+def _sampled(ns: argparse.Namespace) -> Schedule:
+    if ns.format is not None:
+        raise ValueError("--format belongs to --trace: a workload file has only one format")
+    path = shipped(ns.workload) or Path(ns.workload)
+    return schedule_from_workload(load_workload(path), **_slice(ns))
+
+
+class _Slice(TypedDict):
+    seed: int
+    duration_s: float
+    start_s: float
+    rate_scale: float
+
+
+def _slice(ns: argparse.Namespace) -> _Slice:
+    return {
+        "seed": 0 if ns.seed is None else ns.seed,
+        "duration_s": 60.0 if ns.duration is None else ns.duration,
+        "start_s": 0.0 if ns.start is None else ns.start,
+        "rate_scale": 1.0 if ns.rate_scale is None else ns.rate_scale,
+    }
+
+
+def _tell_left_out(trace: Trace) -> None:
+    if trace.without_usage:
+        _say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
+    if trace.zero_rows:
+        _say(f"{trace.name}: {trace.zero_rows} requests with 0 tokens in or out count as 1")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """`weir run --url U --model M (--workload | --trace | --schedule) …`."""
+    parser.add_argument("--url", required=True, help="gateway or engine, without /v1")
+    parser.add_argument("--model", required=True)
+    _add_traffic_arguments(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory, new or empty (runs/UTC)")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="of one request (600)")
+    parser.add_argument(
+        "--grace", type=float, default=10.0, metavar="S", help="for requests in flight when stopped (10)"
+    )
+
+
+@_refusing
+def run(ns: argparse.Namespace) -> int:
+    """Sends a schedule and prints where the evidence is. Exit status 130 after an interruption.
+
+    The first SIGINT or SIGTERM stops the sending, a second one cancels what is in flight. The API key, if
+    any, comes from the environment as WEIR_API_KEY.
+    """
+    content, _ = _schedule(ns)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    request = RunRequest(
+        url=ns.url,
+        model=ns.model,
+        schedule=content,
+        directory=ns.out or Path("runs") / stamp,
+        run_id=f"{stamp}-{secrets.token_hex(3)}",
+        command=["weir", *sys.argv[1:]],
+        timeout_s=ns.timeout,
+        grace_s=ns.grace,
+        api_key=os.environ.get("WEIR_API_KEY"),
+    )
+    directory = uvloop.run(_until_signalled(request))
+    sys.stdout.write(f"{directory}\n{summary(directory)}\n")
+    return 0 if read_manifest(directory).status == "complete" else _INTERRUPTED
+
+
+async def _until_signalled(request: RunRequest) -> Path:
+    stop, halt = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            halt.set()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return await run_procedure(request, stop, halt=halt, show=sys.stderr)
+
+
+def summary(directory: Path) -> str:
+    """Two lines about a run: what was sent how punctually, and how it ended."""
+    manifest = read_manifest(directory)
+    late_ms = [
+        (record.sent_ns - record.intended_ns) / 1e6 for record in read_requests(directory) if record.sent_ns is not None
+    ]
+    lateness = "-"
+    if late_ms:
+        p50, p99 = np.percentile(late_ms, (50, 99), method="inverted_cdf")
+        lateness = f"{p50:.2f}/{p99:.2f} ms"
+    outcomes = ", ".join(f"{count} {name}" for name, count in Counter(manifest.outcomes).most_common())
+    return (
+        f"{manifest.status}: scheduled {manifest.scheduled}, sent {len(late_ms)}, late P50/P99 {lateness}\n"
+        f"outcomes: {outcomes or 'none'}"
+    )

@@ -1,0 +1,1 @@
+"""Sends a schedule and keeps the raw marks."""

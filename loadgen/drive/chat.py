@@ -1,0 +1,88 @@
+"""A scheduled request as the bytes of one chat completion request.
+
+Everything a run sends is made here: a prompt of exactly the planned length, a fixed output length
+(`ignore_eos`), and a sampled trace whose id joins what the gateway and the engine record of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from loadgen.drive.client import Target
+from loadgen.workload.prompts import prompt
+from protocol import traceparent
+from protocol.records import ScheduledRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A request ready to be written."""
+
+    request_id: str
+    trace_id: str
+    wire: bytes
+
+
+class ChatRequests:
+    """Builds the requests of one run; costs about 60 ns per prompt token."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        model: str,
+        run_id: str,
+        api_key: str | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._target = target
+        self._model = model
+        self._run_id = run_id
+        self._random_bytes = random_bytes
+        self._authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
+        self.template_tokens = 0
+        """Prompt tokens that the chat template adds to the text; left out of every prompt's words."""
+
+    def streamed(self, request: ScheduledRequest) -> Outgoing:
+        """The request as it is measured."""
+        words = max(1, request.prompt_tokens - self.template_tokens)
+        body = {
+            **self._chat(prompt(words, request.prompt_seed), request.output_tokens),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        trace = traceparent.new(self._random_bytes(24))
+        request_id = f"{self._run_id}-{request.index}"
+        extra = f"traceparent: {traceparent.header(trace).decode()}\r\nx-request-id: {request_id}\r\n"
+        wire = self._wire("POST", "/v1/chat/completions", msgspec.json.encode(body), extra)
+        return Outgoing(request_id=request_id, trace_id=trace.trace_id, wire=wire)
+
+    def calibration(self, text: str) -> bytes:
+        """A request whose answer tells how many tokens `text` and its template are."""
+        body = msgspec.json.encode(self._chat(text, max_tokens=1))
+        return self._wire("POST", "/v1/chat/completions", body, "")
+
+    def models(self) -> bytes:
+        """Asks for the list of models."""
+        return self._wire("GET", "/v1/models", b"", "")
+
+    def _chat(self, text: str, max_tokens: int) -> dict[str, object]:
+        return {
+            "model": self._model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+
+    def _wire(self, method: str, path: str, body: bytes, extra: str) -> bytes:
+        head = (
+            f"{method} {self._target.path}{path} HTTP/1.1\r\nhost: {self._target.authority}\r\n"
+            f"user-agent: weir\r\ncontent-type: application/json\r\n{self._authorization}{extra}"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body

@@ -1,0 +1,159 @@
+"""Sends a schedule, open loop: every request leaves at its own time, whatever became of the others.
+
+One coroutine walks the schedule against the monotonic clock, so lateness never adds up. It never waits for a
+response and never limits what is in flight. Bodies are made ahead of their time, within a small window; a
+request that is late all the same is sent at once, and its record shows by how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from loadgen.drive.chat import Outgoing
+from loadgen.drive.client import Client, Exchange
+from loadgen.drive.evidence import record, unsent
+from protocol.records import ChunkRecord, RequestRecord, ScheduledRequest
+
+_NS_PER_S = 1_000_000_000
+
+_WAKE_AHEAD_NS = 1_500_000
+"""Timers of the event loop tick in milliseconds, so the last stretch is waited out by yielding."""
+
+_LONGEST_SLEEP_NS = 50_000_000
+"""A stop is noticed this soon."""
+
+_AHEAD_REQUESTS = 64
+_AHEAD_BYTES = 16 * 1024 * 1024
+
+Keep = Callable[[RequestRecord, ChunkRecord | None], None]
+
+
+class _Ahead:
+    """Requests built before their time: at most 64, or 16 MiB of them."""
+
+    def __init__(self, requests: Sequence[ScheduledRequest], build: Callable[[ScheduledRequest], Outgoing]) -> None:
+        self._requests = iter(requests)
+        self._build = build
+        self._built: deque[Outgoing] = deque()
+        self._bytes = 0
+        self._next = next(self._requests, None)
+
+    def build_within(self, slack_ns: int) -> bool:
+        """Builds one more request if there is room, and time for one of its size."""
+        upcoming = self._next
+        if upcoming is None or len(self._built) >= _AHEAD_REQUESTS or self._bytes >= _AHEAD_BYTES:
+            return False
+        if slack_ns < _WAKE_AHEAD_NS + 200 * upcoming.prompt_tokens:
+            return False
+        self._push(upcoming)
+        return True
+
+    def take(self) -> Outgoing:
+        """The next request, in order of the schedule."""
+        if not self._built and self._next is not None:
+            self._push(self._next)
+        outgoing = self._built.popleft()
+        self._bytes -= len(outgoing.wire)
+        return outgoing
+
+    def _push(self, request: ScheduledRequest) -> None:
+        outgoing = self._build(request)
+        self._built.append(outgoing)
+        self._bytes += len(outgoing.wire)
+        self._next = next(self._requests, None)
+
+
+class OpenLoop:
+    """One walk of one schedule. `origin_ns` is offset 0 of every record, on `time.monotonic_ns()`."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        build: Callable[[ScheduledRequest], Outgoing],
+        keep: Keep,
+        run_id: str,
+        origin_ns: int,
+        timeout_s: float,
+    ) -> None:
+        self._client = client
+        self._build = build
+        self._keep = keep
+        self._run_id = run_id
+        self._origin_ns = origin_ns
+        self._timeout_s = timeout_s
+        self._in_flight: set[asyncio.Task[None]] = set()
+        # Ended responses are examined one after another: each turn of the loop pays for a slice of one.
+        self._examining = asyncio.Lock()
+        self.sent = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    async def run(
+        self,
+        requests: Sequence[ScheduledRequest],
+        *,
+        stop: asyncio.Event,
+        halt: asyncio.Event,
+        grace_s: float,
+    ) -> None:
+        """Sends all requests and keeps the record of each.
+
+        When `stop` is set, nothing more is sent (the rest is kept as `unsent`) and what is in flight has
+        `grace_s` to end before it is `cancelled`; `halt` cancels at once.
+        """
+        async with asyncio.TaskGroup() as group:
+            await self._walk(requests, group, stop)
+            await self._drain(stop, halt, grace_s)
+        for request in requests[self.sent :]:
+            self._keep(unsent(request, self._run_id), None)
+
+    async def _walk(self, requests: Sequence[ScheduledRequest], group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        ahead = _Ahead(requests, self._build)
+        for request in requests:
+            await self._until(self._origin_ns + request.at_ns, ahead, stop)
+            if stop.is_set():
+                return
+            task = group.create_task(self._exchange(request, ahead.take()))
+            self._in_flight.add(task)
+            task.add_done_callback(self._in_flight.discard)
+            self.sent += 1
+            # The task writes the request when the loop comes to it, which is now.
+            await asyncio.sleep(0)
+
+    async def _until(self, due_ns: int, ahead: _Ahead, stop: asyncio.Event) -> None:
+        while (wait_ns := due_ns - time.monotonic_ns()) > 0 and not stop.is_set():
+            if wait_ns <= _WAKE_AHEAD_NS or ahead.build_within(wait_ns):
+                await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(min(wait_ns - _WAKE_AHEAD_NS, _LONGEST_SLEEP_NS) / _NS_PER_S)
+
+    async def _exchange(self, request: ScheduledRequest, outgoing: Outgoing) -> None:
+        exchange = Exchange(outgoing.wire)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._client.send(exchange)
+        except TimeoutError:
+            exchange.end("timeout", f"no whole response within {self._timeout_s:g} s")
+        except asyncio.CancelledError:
+            exchange.end("cancelled", "the run was stopped")
+        async with self._examining:
+            self._keep(*await record(request, outgoing, exchange, origin_ns=self._origin_ns))
+
+    async def _drain(self, stop: asyncio.Event, halt: asyncio.Event, grace_s: float) -> None:
+        """Waits for what is in flight; each request has its own timeout, so this ends."""
+        patience_ns: int | None = None
+        while self._in_flight:
+            now_ns = time.monotonic_ns()
+            if stop.is_set() and patience_ns is None:
+                patience_ns = now_ns + round(grace_s * _NS_PER_S)
+            if halt.is_set() or (patience_ns is not None and now_ns >= patience_ns):
+                for task in self._in_flight:
+                    task.cancel()
+                return
+            await asyncio.sleep(_LONGEST_SLEEP_NS / _NS_PER_S)

@@ -1,0 +1,170 @@
+"""What a finished exchange becomes: one request record and one record of its reads.
+
+Runs after the response has ended, on stamps taken when its bytes arrived, in slices short enough not to
+delay the reads of other responses. An answer counts as `ok` only when it is a whole event stream without an
+error in it; token counts come from the engine's usage and are never guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+
+from loadgen.drive.chat import Outgoing
+from loadgen.drive.client import Exchange
+from protocol.openai import answer_of
+from protocol.records import ChunkRecord, RequestOutcome, RequestRecord, ScheduledRequest
+from protocol.sse import SseParser
+from protocol.stream import StreamResult, StreamWatch, carries_token
+
+_SLICE_BYTES = 4 * 1024
+"""Bytes looked at before other work gets its turn: some 0.1 ms."""
+
+_ERROR_CHARS = 300
+
+
+class _Reads:
+    """The response body of one exchange, read by read."""
+
+    def __init__(self) -> None:
+        self.content_events: list[int] = []
+        self.watch = StreamWatch()
+        self._parser = SseParser()
+        self._sha256 = hashlib.sha256()
+
+    def feed(self, stamp_ns: int, data: bytes) -> None:
+        self.watch.feed(data, stamp_ns)
+        self._sha256.update(data)
+        self.content_events.append(sum(map(carries_token, self._parser.feed(data))))
+
+    def sha256(self) -> str | None:
+        return self._sha256.hexdigest() if self.content_events else None
+
+
+async def record(
+    request: ScheduledRequest, outgoing: Outgoing, exchange: Exchange, *, origin_ns: int
+) -> tuple[RequestRecord, ChunkRecord | None]:
+    """Records of an ended exchange; offsets count from `origin_ns`. No chunk record without body bytes."""
+    reads = _Reads()
+    pending = 0
+    for stamp_ns, data in exchange.reads:
+        reads.feed(stamp_ns, data)
+        pending += len(data)
+        if pending >= _SLICE_BYTES:
+            pending = 0
+            await asyncio.sleep(0)
+    return (
+        _request_record(request, outgoing, exchange, reads, origin_ns),
+        _chunk_record(request.index, exchange, reads, origin_ns),
+    )
+
+
+def unsent(request: ScheduledRequest, run_id: str) -> RequestRecord:
+    """The record of a request that an interrupted run never sent."""
+    return RequestRecord(
+        index=request.index,
+        request_id=f"{run_id}-{request.index}",
+        trace_id="",
+        arm=None,
+        intended_ns=request.at_ns,
+        sent_ns=None,
+        headers_ns=None,
+        first_token_ns=None,
+        last_token_ns=None,
+        end_ns=None,
+        status=None,
+        outcome="unsent",
+        error="the run was stopped",
+        prompt_tokens_planned=request.prompt_tokens,
+        output_tokens_planned=request.output_tokens,
+        prompt_tokens=None,
+        output_tokens=None,
+        cached_tokens=None,
+        finish_reason=None,
+        new_connection=False,
+        events=0,
+        response_bytes=0,
+        body_sha256=None,
+    )
+
+
+def _request_record(
+    request: ScheduledRequest, outgoing: Outgoing, exchange: Exchange, reads: _Reads, origin_ns: int
+) -> RequestRecord:
+    result = reads.watch.result()
+    usage = result.usage
+    outcome, error = _judge(exchange, result)
+    token_stamps = list(_token_stamps(exchange, reads))
+    arm = exchange.header(b"x-weir-pool")
+
+    def offset(stamp_ns: int | None) -> int | None:
+        return None if stamp_ns is None else stamp_ns - origin_ns
+
+    return RequestRecord(
+        index=request.index,
+        request_id=outgoing.request_id,
+        trace_id=outgoing.trace_id,
+        arm=None if arm is None else arm.decode("latin-1"),
+        intended_ns=request.at_ns,
+        sent_ns=offset(exchange.sent_ns),
+        headers_ns=offset(exchange.headers_ns),
+        first_token_ns=offset(token_stamps[0] if token_stamps else None),
+        last_token_ns=offset(token_stamps[-1] if token_stamps else None),
+        end_ns=offset(exchange.end_ns),
+        status=exchange.status,
+        outcome=outcome,
+        error=error,
+        prompt_tokens_planned=request.prompt_tokens,
+        output_tokens_planned=request.output_tokens,
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        output_tokens=None if usage is None else usage.completion_tokens,
+        cached_tokens=None if usage is None else usage.cached_tokens,
+        finish_reason=result.finish_reason,
+        new_connection=exchange.new_connection,
+        events=result.events,
+        response_bytes=sum(len(data) for _, data in exchange.reads),
+        body_sha256=reads.sha256(),
+    )
+
+
+def _chunk_record(index: int, exchange: Exchange, reads: _Reads, origin_ns: int) -> ChunkRecord | None:
+    if not exchange.reads:
+        return None
+    return ChunkRecord(
+        index=index,
+        t_ns=[stamp_ns - origin_ns for stamp_ns, _ in exchange.reads],
+        bytes=[len(data) for _, data in exchange.reads],
+        content_events=reads.content_events,
+    )
+
+
+def _token_stamps(exchange: Exchange, reads: _Reads) -> Iterator[int]:
+    for (stamp_ns, _), events in zip(exchange.reads, reads.content_events, strict=True):
+        if events:
+            yield stamp_ns
+
+
+def _judge(exchange: Exchange, result: StreamResult) -> tuple[RequestOutcome, str | None]:
+    """What the exchange was worth, and why it was not `ok`.
+
+    The error of a request that went well after all says that it was sent twice.
+    """
+    assert exchange.outcome is not None
+    if exchange.outcome != "ok":
+        return exchange.outcome, exchange.error
+    if exchange.status != 200:
+        return "error", f"http {exchange.status}: {_message(exchange.body())}"
+    if result.error is not None:
+        return "error", f"error event: {str(result.error.get('message', result.error))[:_ERROR_CHARS]}"
+    if not (exchange.header(b"content-type") or b"").startswith(b"text/event-stream"):
+        return "error", f"not an event stream: {_message(exchange.body())}"
+    if not result.complete:
+        return "truncated", "the stream ended without finish_reason or [DONE]"
+    return "ok", "replayed: a kept-alive connection was closed unanswered" if exchange.replayed else None
+
+
+def _message(body: bytes) -> str:
+    error = answer_of(body).error
+    text = str(error["message"]) if error and "message" in error else body.decode(errors="replace")
+    return text[:_ERROR_CHARS]

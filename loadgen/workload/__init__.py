@@ -1,0 +1,1 @@
+"""Descriptions of traffic: traces, fits, arrivals, lengths and prompts."""

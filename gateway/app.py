@@ -64,14 +64,14 @@ def serve(config: Config, log_level: str) -> int:
     """Serves until SIGTERM or SIGINT and a drain; the exit status. Raises ConfigError when it cannot start."""
     log.configure(log_level)
     _raise_file_limit()
-    listener = bind(config)
-    try:
-        gateway = Gateway(config)
-    except OSError as error:
-        raise ConfigError([f"records.path: {config.records.path!r}: cannot be opened: {error.strerror}"]) from error
-    host, port = listener.getsockname()[:2]
-    print(f"weir listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)  # noqa: T201
-    uvloop.run(gateway.server().serve(sockets=[listener]))
+    with bind(config) as listener:
+        try:
+            gateway = Gateway(config)
+        except OSError as error:
+            raise ConfigError([f"records.path: {config.records.path!r}: cannot be opened: {error.strerror}"]) from error
+        host, port = listener.getsockname()[:2]
+        print(f"weir listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)  # noqa: T201
+        uvloop.run(gateway.server().serve(sockets=[listener]))
     return 0
 
 

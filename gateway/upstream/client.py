@@ -22,6 +22,9 @@ from gateway.upstream.pool import IdlePool
 MAX_HEAD_BYTES = 64 * 1024
 """Of one response head; Envoy's default is 60 KiB."""
 
+MAX_STATUS = 599
+"""Codes are 100 to 599 (RFC 9110 §15); the parser lets any three digits pass."""
+
 EARLY_BODY_BYTES = 256 * 1024
 """Body bytes held when an engine answers faster than the request path takes the head up; then reading pauses."""
 
@@ -47,6 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._early_bytes = 0
         self._answered = False
+        self._refused = ""
         self._complete = False
         self._until_close = False
         self._keep_alive = False
@@ -130,6 +134,9 @@ class UpstreamConnection(asyncio.Protocol):
                 self._broken(str(error) or type(error).__name__)
                 return
             self._keep_alive = False
+        if self._refused:
+            self._broken(self._refused)
+            return
         if not self._answered:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -185,6 +192,9 @@ class UpstreamConnection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if status < 200:
+            return
+        if status > MAX_STATUS:
+            self._refused = f"status {status}"
             return
         assert self._head is not None
         length: int | None = None

@@ -93,6 +93,7 @@ async def test_without_framing_the_body_ends_with_the_connection() -> None:
         ([], "closed_before_response"),
         ([b"HTTP/1.1 200 OK\r\ncontent-"], "closed_before_response"),
         ([b"\x16\x03\x01nonsense"], "garbage"),
+        ([b"HTTP/1.1 600 Whatever\r\ncontent-length: 0\r\n\r\n"], "garbage"),
         ([b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxx"], "garbage"),
         ([b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe"], "truncated"),
         ([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"], "truncated"),

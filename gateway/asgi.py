@@ -30,6 +30,7 @@ class AsgiDownstream:
         self.started = False
         self.on_gone: Callable[[], object] = lambda: None
         self.on_flow: Callable[[bool], None] = lambda paused: None
+        self.chunk_writer = None
         self._receive = receive
         self._send = send
         self._body: list[bytes] = []
@@ -65,6 +66,9 @@ class AsgiDownstream:
         if self._unsent_bytes > HIGH_WATER_BYTES and not self._paused:
             self._paused = True
             self.on_flow(True)
+
+    def flush(self) -> None:
+        """Nothing waits here: `start` has handed the head on."""
 
     def end(self) -> None:
         self._ended = True

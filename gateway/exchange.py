@@ -103,6 +103,13 @@ class Exchange:
         self.error: GatewayError | None = None
         self._seen: StreamResult | None = None
 
+    def leave(self) -> None:
+        """The client is gone: the engine's connection goes at once, and the task learns of it where it waits."""
+        if self.connection is not None:
+            self.connection.abort()
+        if self.task is not None:
+            self.task.cancel()
+
     def mark(self, phase: str) -> None:
         """Notes that `phase` starts now. Entered again, it makes void what an earlier attempt did from there on."""
         if phase in self.marks:

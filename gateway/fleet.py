@@ -100,6 +100,8 @@ class Fleet:
 
     def __init__(self, config: Config, discovery: Discovery) -> None:
         self.pools = {name: Pool(name, pool, discovery) for name, pool in config.pools.items()}
+        self.available = set(self.pools)
+        """Names of the pools with a healthy endpoint."""
 
     def snapshot(self) -> list[EndpointSnapshot]:
         return [
@@ -130,6 +132,7 @@ class Fleet:
         while True:
             failure = await _check(client, endpoint, health.timeout_s)
             endpoint.note_check(failure)
+            self.available = {pool.name for pool in self.pools.values() if pool.available}
             if failure is None and not endpoint.models:
                 endpoint.models = await _models(client, endpoint, health.timeout_s)
             elif failure is not None:

@@ -82,8 +82,8 @@ class EndpointSnapshot:
 class Downstream(Protocol):
     """One request's client. Everything but `read_body` is synchronous and never blocks.
 
-    Order of calls: `read_body`, then `start` once, `write` any number of times, then `end` or `abort`. Calls
-    after the client has gone are ignored. At most one of `on_gone`'s calls happens.
+    Order of calls: `read_body`, then `start` once, `write` and `flush` any number of times, then `end` or `abort`.
+    Calls after the client has gone are ignored. At most one of `on_gone`'s calls happens.
     """
 
     head: RequestHead
@@ -98,10 +98,23 @@ class Downstream(Protocol):
         """The whole request body. Raises GatewayError when it is too large or too slow."""
 
     def start(self, status: int, headers: Headers) -> None:
-        """Sends the response head. Framing is the downstream's own: pass Content-Length or nothing."""
+        """Takes the response head; it leaves with the next write, `flush` or `end`.
+
+        Framing is the downstream's own: pass Content-Length or nothing.
+        """
+
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """After `start`: takes body bytes that are framed as one HTTP chunk already, once the head has left.
+
+        None where this downstream does not send chunks. Not to be called once the client has gone.
+        """
 
     def write(self, data: bytes) -> None:
         """Sends body bytes now."""
+
+    def flush(self) -> None:
+        """Sends the head now if it is still here."""
 
     def end(self) -> None:
         """The response is complete."""

@@ -105,8 +105,10 @@ class Proxy:
         x = Exchange(downstream, request_id, trace, parent)
         x.task = asyncio.current_task()
         assert x.task is not None
-        downstream.on_gone = x.task.cancel
+        downstream.on_gone = x.leave
         self.live.add(x)
+        if downstream.gone:
+            x.leave()
         return x
 
     async def receive(self, x: Exchange) -> None:
@@ -133,8 +135,7 @@ class Proxy:
         x.mark("route")
         x.route = self._route_name(x)
         split = self._splits[x.route]
-        available = {name for name, pool in self._fleet.pools.items() if pool.available}
-        chosen = split.pick(available) or split.pick(self._fleet.pools)
+        chosen = split.pick(self._fleet.available) or split.pick(self._fleet.pools)
         assert chosen is not None, "a split has at least one pool with a weight"
         x.pool = self._fleet.pools[chosen]
         x.candidates = x.pool.candidates()
@@ -189,9 +190,9 @@ class Proxy:
         x.mark("first_byte")
         assert x.pool is not None
         assert x.connection is not None
-        patience_s = x.pool.config.timeouts.first_byte_s
+        timeouts = x.pool.config.timeouts
         x.timer = asyncio.get_running_loop().call_later(
-            patience_s, x.connection.fail, errors.first_byte_timeout(patience_s)
+            min(timeouts.first_byte_s, timeouts.chunk_gap_s), self._check_time, x
         )
         return await x.connection.head()
 
@@ -207,43 +208,50 @@ class Proxy:
             head.status,
             headers.response_fields(head, request_id=x.request_id, pool=x.pool.name.encode(), stream=x.streams),
         )
-        feed, write = watch.feed, downstream.write
+        feed, write, write_chunk = watch.feed, downstream.write, downstream.chunk_writer
 
-        def forward(data: bytes) -> None:
+        def forward(data: bytes, chunk: bytes | None) -> None:
             feed(data, monotonic_ns())
-            write(data)
+            if chunk is not None and write_chunk is not None:
+                write_chunk(chunk)
+            else:
+                write(data)
 
         def flow(paused: bool) -> None:
             x.paused = paused
             (connection.pause if paused else connection.resume)()
 
         downstream.on_flow = flow
-        self._watch_relay(x)
-        await connection.relay(forward)
+        ended = connection.relay(forward)
+        downstream.flush()
+        await ended
         if x.streams and head.status == 200:
             self._judge(x)
         downstream.end()
 
-    def _watch_relay(self, x: Exchange) -> None:
-        """Ends a relay that stalls or takes too long; sleeps exactly until one of the two could be true.
+    def _check_time(self, x: Exchange) -> None:
+        """Ends a request whose engine stalls or takes too long; else sleeps until one of the two could be true.
 
-        While the client reads too slowly the engine is held back on purpose, and only the whole counts.
+        One timer serves a request, whatever arrives in between. While the client reads too slowly the engine is held
+        back on purpose, and only the whole counts.
         """
         assert x.pool is not None
         assert x.connection is not None
-        timeouts = x.pool.config.timeouts
-        if x.timer is not None:
-            x.timer.cancel()
-        now_ns = monotonic_ns()
-        quiet_since_ns = (x.watch.last_byte_ns if x.watch else None) or x.origin_ns + x.marks["relay"]
-        gap_left_s = timeouts.chunk_gap_s - (0 if x.paused else (now_ns - quiet_since_ns) * 1e-9)
-        total_left_s = timeouts.total_s - (now_ns - x.origin_ns) * 1e-9
-        if total_left_s <= 0:
-            x.connection.fail(errors.total_timeout(timeouts.total_s))
-        elif gap_left_s <= 0:
-            x.connection.fail(errors.chunk_gap_timeout(timeouts.chunk_gap_s))
+        timeouts, now_ns = x.pool.config.timeouts, monotonic_ns()
+        if x.watch is None:
+            quiet_s = (now_ns - x.origin_ns - x.marks["first_byte"]) * 1e-9
+            left_s, overdue = timeouts.first_byte_s - quiet_s, errors.first_byte_timeout(timeouts.first_byte_s)
         else:
-            x.timer = asyncio.get_running_loop().call_later(min(gap_left_s, total_left_s), self._watch_relay, x)
+            since_ns = x.watch.last_byte_ns or x.origin_ns + x.marks["relay"]
+            quiet_s = 0.0 if x.paused else (now_ns - since_ns) * 1e-9
+            left_s, overdue = timeouts.chunk_gap_s - quiet_s, errors.chunk_gap_timeout(timeouts.chunk_gap_s)
+        total_left_s = timeouts.total_s - (now_ns - x.origin_ns) * 1e-9
+        if total_left_s < left_s:
+            left_s, overdue = total_left_s, errors.total_timeout(timeouts.total_s)
+        if left_s <= 0:
+            x.connection.fail(overdue)
+        else:
+            x.timer = asyncio.get_running_loop().call_later(left_s, self._check_time, x)
 
     def _judge(self, x: Exchange) -> None:
         """A stream that HTTP calls complete may still carry an error, or stop in the middle of an answer."""
@@ -289,8 +297,6 @@ class Proxy:
     def finish(self, x: Exchange) -> None:
         """Lets go of everything the request held and leaves its evidence."""
         x.mark("finish")
-        if x.timer is not None:
-            x.timer.cancel()
         self._let_go(x)
         self.live.discard(x)
         x.mark("end")
@@ -301,6 +307,7 @@ class Proxy:
     def _let_go(self, x: Exchange) -> None:
         if x.timer is not None:
             x.timer.cancel()
+            x.timer = None
         if x.connection is not None and x.endpoint is not None:
             self._upstream.release(x.endpoint.address, x.connection)
             x.connection = None

@@ -45,6 +45,7 @@ class HttpDownstream:
         "_arrived",
         "_body",
         "_chunked",
+        "_head",
         "_protocol",
         "_received_bytes",
         "_transport",
@@ -73,6 +74,8 @@ class HttpDownstream:
         self._body: list[bytes] = []
         self._received_bytes = 0
         self._chunked = False
+        self._head = b""
+        """The response head while it waits for the first body bytes, to leave in one write with them."""
         self._arrived: asyncio.Event | None = None
 
     async def read_body(self, limit_bytes: int, timeout_s: float) -> bytes:
@@ -121,17 +124,33 @@ class HttpDownstream:
         elif self._protocol.http_1_0:
             parts.append(b"connection: keep-alive\r\n")
         parts.append(b"\r\n")
-        self._transport.write(b"".join(parts))
+        self._head = b"".join(parts)
+
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        return self._transport.write if self._chunked else None
 
     def write(self, data: bytes) -> None:
-        if not self.gone:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if self.gone:
+            return
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        if self._head and not self.gone:
+            self._transport.write(self._head)
+            self._head = b""
 
     def end(self) -> None:
         if self.gone:
             return
         if self._chunked:
-            self._transport.write(b"0\r\n\r\n")
+            self._transport.write(self._head + b"0\r\n\r\n")
+            self._head = b""
+        self.flush()
         self._finish()
 
     def abort(self) -> None:
@@ -142,6 +161,8 @@ class HttpDownstream:
     def _finish(self) -> None:
         self.ended = True
         self._body.clear()
+        # Nothing may keep a finished request alive: without this, its state and this object would hold each other.
+        self.on_gone = self.on_flow = _ignore
         self._protocol.on_downstream_end(self)
 
     # What the protocol tells
@@ -163,6 +184,7 @@ class HttpDownstream:
         if not self.ended and not self.gone:
             self.gone = True
             self.on_gone()
+            self.on_gone = self.on_flow = _ignore
 
 
 class WeirProtocol(HttpToolsProtocol):
@@ -178,10 +200,15 @@ class WeirProtocol(HttpToolsProtocol):
         self._current: HttpDownstream | None = None
         self._skipping = False
         self.http_1_0 = False
+        self._last_used_s = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._current is not None:
             self._current.lost()
+            self._current = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -267,9 +294,9 @@ class WeirProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         if downstream.keep_alive:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._last_used_s = self.loop.time()
+            if self._idle_timer is None:
+                self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
         elif downstream.whole:
             self.transport.close()
         else:
@@ -285,10 +312,22 @@ class WeirProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is None and not self.transport.is_closing():
             self.timeout_keep_alive_task = timer
 
+    def _close_if_idle(self) -> None:
+        """One timer per connection, not one per request: when it fires it looks whether its time has really come."""
+        self._idle_timer = None
+        busy = (self._current is not None and not self._current.ended) or self._asgi_busy()
+        left_s = self._last_used_s + self.timeout_keep_alive - self.loop.time()
+        if busy or left_s > 0:
+            delay_s = self.timeout_keep_alive if busy else left_s
+            self._idle_timer = self.loop.call_later(delay_s, self._close_if_idle)
+        elif not self.transport.is_closing():
+            self.transport.close()
+
     def _asgi_busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _hand_to_asgi(self) -> None:
+        self._last_used_s = self.loop.time()
         url, fields, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect

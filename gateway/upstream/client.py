@@ -19,6 +19,9 @@ from gateway.errors import GatewayError
 from gateway.model import EndpointAddress, Headers, ResponseHead
 from gateway.upstream.pool import IdlePool
 
+Sink = Callable[[bytes, bytes | None], None]
+"""Takes body bytes and, where they came as exactly one HTTP chunk, that chunk with its framing."""
+
 MAX_HEAD_BYTES = 64 * 1024
 """Of one response head; Envoy's default is 60 KiB."""
 
@@ -27,6 +30,22 @@ MAX_STATUS = 599
 
 EARLY_BODY_BYTES = 256 * 1024
 """Body bytes held when an engine answers faster than the request path takes the head up; then reading pauses."""
+
+
+_KNOWN_SIZES = 4096
+
+
+def _chunk_start(total_bytes: int) -> bytes:
+    """How a read of that size begins if it is exactly one HTTP chunk; empty where no chunk has that size."""
+    for digits in (1, 2, 3):
+        size = total_bytes - digits - 4
+        if size > 0 and len(b"%x" % size) == digits:
+            return b"%x\r\n" % size
+    return b""
+
+
+_WHOLE_CHUNK = [_chunk_start(total_bytes) for total_bytes in range(_KNOWN_SIZES)]
+"""By size of the read: formatting and comparing the size for each chunk would cost as much as parsing it."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -40,10 +59,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._head: asyncio.Future[ResponseHead] | None = None
         self._end: asyncio.Future[None] | None = None
-        self._sink: Callable[[bytes], None] | None = None
+        self._sink: Sink | None = None
         self._reset()
 
     def _reset(self) -> None:
+        self._between_chunks = False
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head_bytes = 0
@@ -67,7 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
         assert self._head is not None
         return await self._head
 
-    def relay(self, sink: Callable[[bytes], None]) -> asyncio.Future[None]:
+    def relay(self, sink: Sink) -> asyncio.Future[None]:
         """Hands every body byte to `sink`, starting now with what has arrived already.
 
         The future is done when the body is complete, and fails with GatewayError when it is cut short.
@@ -122,32 +142,46 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._between_chunks and len(data) < _KNOWN_SIZES:
+            # The ordinary read of a stream is one whole chunk, framed as every server frames it. Recognising it here
+            # spares the parser, which stays where it is: between two chunks.
+            start = _WHOLE_CHUNK[len(data)]
+            if start and data.startswith(start) and data.endswith(b"\r\n") and self._sink is not None:
+                self._sink(data[len(start) : -2], data)
+                return
         if self._head is None or self._complete:
             # Bytes that answer nothing: the framing of this connection can no longer be trusted.
             self.abort()
             self._on_idle_close(self)
             return
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self._complete:
-                self._broken(str(error) or type(error).__name__)
-                return
-            self._keep_alive = False
-        if self._refused:
-            self._broken(self._refused)
+        self._parse(data)
+        if self.closed:
             return
         if not self._answered:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._broken(f"a response head of more than {MAX_HEAD_BYTES} bytes")
-            return
-        if self._sink is not None:
+        elif self._sink is not None:
             self._flush()
-            if self._complete and self._end is not None and not self._end.done():
-                self._end.set_result(None)
+            self._settle()
         elif self._early_bytes > EARLY_BODY_BYTES:
             self.pause()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self._broken(str(error) or type(error).__name__)
+            # Whatever follows a complete answer is not part of it.
+            self._keep_alive = False
+        if self._refused:
+            self._broken(self._refused)
+
+    def _settle(self) -> None:
+        """Wakes whoever awaits the end, once it is there."""
+        if self._complete and self._end is not None and not self._end.done():
+            self._end.set_result(None)
 
     def eof_received(self) -> None:
         """Closes our side too; `connection_lost` judges what that means for a request in flight."""
@@ -162,8 +196,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif not self._complete:
             if self._until_close and exc is None:
                 self._complete = True
-                if self._end is not None and not self._end.done():
-                    self._end.set_result(None)
+                self._settle()
             else:
                 self.fail(errors.truncated("the connection was reset" if exc else "the connection was closed"))
 
@@ -171,7 +204,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._body and self._sink is not None:
             data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._body.clear()
-            self._sink(data)
+            self._sink(data, None)
 
     def _broken(self, what: str) -> None:
         self.fail(errors.truncated(f"bad framing, {what}") if self._answered else errors.garbage(what))
@@ -207,6 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._until_close = length is None and not chunked and status not in (204, 304)
         self._keep_alive = not self._until_close and self._parser.should_keep_alive()
         self._answered = True
+        self._between_chunks = chunked
         if not self._head.done():
             self._head.set_result(ResponseHead(status=status, headers=self._headers, length=length))
 
@@ -216,7 +250,14 @@ class UpstreamConnection(asyncio.Protocol):
             if self._sink is None:
                 self._early_bytes += len(data)
 
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = self._answered and not self._complete
+
     def on_message_complete(self) -> None:
+        self._between_chunks = False
         if self._answered:
             self._complete = True
         else:

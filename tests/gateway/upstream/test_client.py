@@ -52,7 +52,7 @@ async def exchange(connection: UpstreamConnection) -> tuple[ResponseHead, bytes]
     connection.send(REQUEST)
     async with asyncio.timeout(3):
         head = await connection.head()
-        await connection.relay(received.append)
+        await connection.relay(lambda data, framed: received.append(data))
     return head, b"".join(received)
 
 
@@ -168,7 +168,7 @@ async def test_an_answer_that_nobody_takes_up_yet_is_held_within_bounds() -> Non
         assert connection._early_bytes < 3 * EARLY_BODY_BYTES
         received: list[bytes] = []
         async with asyncio.timeout(3):
-            await connection.relay(received.append)
+            await connection.relay(lambda data, framed: received.append(data))
     assert b"".join(received) == block
 
 

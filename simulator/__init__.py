@@ -1,0 +1,1 @@
+"""Stand-in engines over one continuous-batching model."""

@@ -1,0 +1,76 @@
+# One environment, .venv, made from `python3` (another one: make PYTHON=/path/to/python3.12) and from the pinned,
+# hashed requirements.lock. Every target makes it when it is missing and mends it when what it is made from changed.
+# No recipe uses an absolute path, so the tree may live anywhere, in a folder with spaces too.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+# What tests and benchmarks run for real: a program, and the Debian package that has it.
+NGINX := nginx=nginx-light
+CHROMIUM := chromium=chromium
+
+# An active environment of something else, or pip settings for it, must not leak into ours.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Debian keeps servers where the PATH of a user who is not root does not look.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check cov bench fmt clean lock install
+
+help:
+	@echo "make demo     the whole loop on this machine: engines, gateway, traffic, report"
+	@echo "make test     every test; as root it installs the Debian packages that tests run for real"
+	@echo "make check    style, types, import contracts, house rules"
+	@echo "make cov      the tests with branch coverage; pages in htmlcov/"
+	@echo "make bench    what the gateway costs beside nginx and others, with a table"
+	@echo "make fmt      format the sources and mend what ruff can"
+	@echo "make lock     pin requirements.lock again from pyproject.toml"
+	@echo "make install  only the environment, .venv"
+	@echo "make clean    remove .venv, caches and build output; runs/ stays"
+
+demo: $(READY)
+	@$(BIN)/python -m weir demo
+
+test: $(READY)
+	@sh tools/programs.sh $(NGINX) $(CHROMIUM)
+	@$(BIN)/python -m pytest
+
+cov: $(READY)
+	@sh tools/programs.sh $(NGINX) $(CHROMIUM)
+	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered --cov-report=html
+
+check: $(READY)
+	@echo "ruff: style"
+	@$(BIN)/python -m ruff check --quiet .
+	@$(BIN)/python -m ruff format --quiet --diff . || { echo "not formatted: run make fmt"; exit 1; }
+	@echo "mypy: types"
+	@$(BIN)/python -m mypy
+	@echo "import-linter: who imports whom"
+	@$(BIN)/lint-imports --no-logo
+	@echo "house: sizes, names, docstrings, mirrored tests"
+	@$(BIN)/python -m tools.house
+
+bench: $(READY)
+	@sh tools/programs.sh $(NGINX)
+	@$(BIN)/python -m benchmarks.overhead
+
+fmt: $(READY)
+	@$(BIN)/python -m ruff check --quiet --fix .
+	@$(BIN)/python -m ruff format .
+
+lock: $(READY)
+	@echo "Resolving requirements.lock"
+	@$(BIN)/python -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --quiet -o requirements.lock
+
+clean:
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov build dist *.egg-info
+	@find . -path "./.*" -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install: $(READY)
+
+$(READY): pyproject.toml requirements.lock
+	@sh tools/environment.sh "$(PYTHON)"
+	@touch $@

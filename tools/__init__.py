@@ -1,0 +1,1 @@
+"""What keeps the tree in order; no part of the product."""

@@ -16,12 +16,14 @@ from gateway.fleet import Endpoint, Pool
 from gateway.model import Downstream
 from gateway.upstream.client import UpstreamConnection
 from protocol.openai import RequestPeek, answer_of
-from protocol.records import PHASES, GatewayOutcome, GatewayRecord
+from protocol.records import GatewayOutcome, GatewayRecord
 from protocol.stream import StreamResult, StreamWatch
 from protocol.traceparent import TraceParent
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
 """Largest JSON response that is read for its usage; a longer one is relayed just the same."""
+
+ATTEMPT_PHASES = ("connect", "send", "first_byte")
 
 NOTHING_SEEN = StreamResult(events=0, done=False, finish_reason=None, usage=None, error=None, cut=False)
 
@@ -111,11 +113,13 @@ class Exchange:
             self.task.cancel()
 
     def mark(self, phase: str) -> None:
-        """Notes that `phase` starts now. Entered again, it makes void what an earlier attempt did from there on."""
-        if phase in self.marks:
-            for later in PHASES[PHASES.index(phase) :]:
-                self.marks.pop(later, None)
+        """Notes that `phase` starts now."""
         self.marks[phase] = monotonic_ns() - self.origin_ns
+
+    def again(self) -> None:
+        """Another attempt: what the one before marked is void, and its time falls to `route`."""
+        for phase in ATTEMPT_PHASES:
+            self.marks.pop(phase, None)
 
     def observe(self, *, streams: bool) -> Watch:
         """The watch for this response, from here on."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import httpx
 import msgspec
@@ -39,14 +38,12 @@ class Endpoint:
         self._streak = 0
         """Checks in a row that disagree with `healthy`."""
 
-    @contextmanager
-    def lease(self) -> Iterator[None]:
-        """Counts one request as in flight here for as long as the block runs, however it ends."""
+    def __enter__(self) -> None:
+        """`with endpoint:` counts one request as in flight here for as long as the block runs, however it ends."""
         self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self.in_flight -= 1
 
     def note_check(self, failure: str | None) -> None:
         """Takes one health check's result; None means it passed."""

@@ -7,7 +7,7 @@ framing, tracing or the identity of the engine decides anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gateway.model import EndpointAddress, Headers, RequestHead, ResponseHead
 
@@ -47,23 +47,15 @@ _STREAM_NAMES = frozenset(name for name, _ in _STREAM_FIELDS)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
-def value(headers: Headers, name: bytes) -> bytes | None:
-    """First value of the field `name` (lower case), or None."""
-    for key, field in headers:
-        if key == name:
-            return field
-    return None
-
-
 def acceptable_request_id(candidate: bytes | None) -> bool:
     """Whether a client's request id can be kept: 1 to 128 visible ASCII characters."""
     return candidate is not None and _REQUEST_ID.fullmatch(candidate) is not None
 
 
-def carries_json(headers: Headers) -> bool:
+def carries_json(fields: Mapping[bytes, bytes]) -> bool:
     """Whether the request body can be read here. One without a proper type may be: let the engine be strict."""
-    content_type = value(headers, b"content-type") or b""
-    encoding = value(headers, b"content-encoding") or b"identity"
+    content_type = fields.get(b"content-type", b"")
+    encoding = fields.get(b"content-encoding", b"identity")
     opaque = content_type.lower().startswith((b"multipart/", b"audio/", b"image/"))
     return not opaque and encoding.lower() == b"identity"
 
@@ -96,7 +88,11 @@ def response_fields(head: ResponseHead, *, request_id: bytes, pool: bytes, strea
 
 
 def _kept(headers: Headers, dropped: Collection[bytes]) -> Headers:
+    kept = [field for field in headers if field[0] not in dropped]
+    if len(kept) == len(headers):
+        return kept
     named = [field for name, field in headers if name == b"connection" and field not in (b"keep-alive", b"close")]
     if named:
-        dropped = {*dropped, *(token.strip().lower() for token in b",".join(named).split(b","))}
-    return [field for field in headers if field[0] not in dropped]
+        also = {token.strip().lower() for token in b",".join(named).split(b",")}
+        kept = [field for field in kept if field[0] not in also]
+    return kept

@@ -14,13 +14,19 @@ Headers = list[tuple[bytes, bytes]]
 """Header fields in order; names in lower case, duplicates kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
-    """What the client asked for; `target` is the request target as sent, path and query."""
+    """What the client asked for; `target` is the request target as sent, path and query.
 
-    path: str
-    target: bytes
-    headers: Headers
+    `fields` finds a header by its name in lower case; of a repeated one it has the last.
+    """
+
+    __slots__ = ("fields", "headers", "path", "target")
+
+    def __init__(self, *, path: str, target: bytes, headers: Headers) -> None:
+        self.path = path
+        self.target = target
+        self.headers = headers
+        self.fields = dict(headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class Proxy:
             self.admit(x)
             self.route(x)
             for endpoint in x.candidates:
-                with endpoint.lease():
+                with endpoint:
                     head = await self._first_answer(x, endpoint)
                     if head is not None:
                         await self.relay(x, head)
@@ -91,17 +91,17 @@ class Proxy:
             self.finish(x)
 
     def _begin(self, downstream: Downstream) -> Exchange:
-        fields = downstream.head.headers
-        request_id = headers.value(fields, b"x-request-id")
+        fields, random = downstream.head.fields, self._rng.randbytes(40)
+        request_id = fields.get(b"x-request-id")
         if request_id is None or not headers.acceptable_request_id(request_id):
-            request_id = self._rng.randbytes(16).hex().encode()
-        given = headers.value(fields, b"traceparent")
+            request_id = random[24:].hex().encode()
+        given = fields.get(b"traceparent")
         parent = traceparent.parse(given) if given else None
         if parent is None:
             sampled = self._rng.random() < self._config.trace.sample_ratio
-            trace = traceparent.new(self._rng.randbytes(24), sampled=sampled)
+            trace = traceparent.new(random[:24], sampled=sampled)
         else:
-            trace = traceparent.child(parent, self._rng.randbytes(8))
+            trace = traceparent.child(parent, random[:8])
         x = Exchange(downstream, request_id, trace, parent)
         x.task = asyncio.current_task()
         assert x.task is not None
@@ -116,7 +116,7 @@ class Proxy:
         x.mark("receive")
         limits = self._config.limits
         x.body = await x.downstream.read_body(limits.body_bytes, limits.receive_s)
-        if headers.carries_json(x.downstream.head.headers):
+        if headers.carries_json(x.downstream.head.fields):
             try:
                 x.peek = openai.peek_request(x.body)
             except openai.BadRequest as bad:
@@ -148,6 +148,8 @@ class Proxy:
         """
         x.endpoint, fresh = endpoint, False
         while True:
+            if x.attempts:
+                x.again()
             x.attempts += 1
             try:
                 await self.connect(x, endpoint, fresh=fresh)

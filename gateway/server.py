@@ -22,7 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway import errors, headers
+from gateway import errors
 from gateway.config import Config, DrainConfig
 from gateway.model import Headers, RequestHead
 from gateway.proxy import Proxy
@@ -79,12 +79,12 @@ class HttpDownstream:
         self._arrived: asyncio.Event | None = None
 
     async def read_body(self, limit_bytes: int, timeout_s: float) -> bytes:
-        length = headers.value(self.head.headers, b"content-length")
+        length = self.head.fields.get(b"content-length")
         if length is not None and int(length) > limit_bytes:
             raise errors.body_too_large(limit_bytes)
-        if headers.value(self.head.headers, b"expect") is not None and not self.whole:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not self.whole:
+            if b"expect" in self.head.fields:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await self._wait_for_body(limit_bytes, timeout_s)
         if self._received_bytes > limit_bytes:
             raise errors.body_too_large(limit_bytes)
@@ -248,7 +248,6 @@ class WeirProtocol(HttpToolsProtocol):
         self._current = None
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
 
     def on_url(self, url: bytes) -> None:
         if not self._skipping:
@@ -256,7 +255,7 @@ class WeirProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._skipping:
-            super().on_header(name, value)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self._skipping:
@@ -328,10 +327,11 @@ class WeirProtocol(HttpToolsProtocol):
 
     def _hand_to_asgi(self) -> None:
         self._last_used_s = self.loop.time()
-        url, fields, expect = self.url, self.headers, self.expect_100_continue
+        url, fields = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expect
-        self.headers.extend(fields)
+        self.url = url
+        for name, value in fields:
+            super().on_header(name, value)
         super().on_headers_complete()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -40,6 +41,10 @@ class _Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    @property
+    def used(self) -> bool:
+        return any(self.counts)
+
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative buckets as Prometheus wants them."""
         total = 0
@@ -51,7 +56,22 @@ class _Histogram:
 
 
 Labels = tuple[str, ...]
-_Series = dict[Labels, _Histogram]
+Key = TypeVar("Key", bound=Labels)
+
+
+class _Series:
+    """What is counted for one route and pool."""
+
+    __slots__ = ("chunks", "completion_tokens", "duration", "first_token", "phases", "prompt_tokens", "response_bytes")
+
+    def __init__(self) -> None:
+        self.chunks = 0
+        self.response_bytes = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.duration = _Histogram(LATENCY_BOUNDS_S)
+        self.first_token = _Histogram(LATENCY_BOUNDS_S)
+        self.phases = {phase: _Histogram(PHASE_BOUNDS_S) for phase in PHASES}
 
 
 class GatewayMetrics(Collector):
@@ -66,36 +86,31 @@ class GatewayMetrics(Collector):
         self._endpoints = endpoints
         self._in_flight = in_flight
         self._records_dropped = records_dropped
-        self._requests: dict[Labels, int] = defaultdict(int)
+        self._requests: dict[tuple[str, str, int | None, str], int] = defaultdict(int)
         self._errors: dict[Labels, int] = defaultdict(int)
         self._failed_attempts: dict[Labels, int] = defaultdict(int)
-        self._chunks: dict[Labels, int] = defaultdict(int)
-        self._bytes: dict[Labels, int] = defaultdict(int)
-        self._tokens: dict[Labels, int] = defaultdict(int)
-        self._duration: _Series = defaultdict(lambda: _Histogram(LATENCY_BOUNDS_S))
-        self._first_token: _Series = defaultdict(lambda: _Histogram(LATENCY_BOUNDS_S))
-        self._phases: _Series = defaultdict(lambda: _Histogram(PHASE_BOUNDS_S))
+        self._series: dict[tuple[str, str], _Series] = defaultdict(_Series)
 
     def observe(self, record: GatewayRecord) -> None:
         """Counts one finished request."""
         route, pool = record.route or NONE, record.pool or NONE
-        self._requests[route, pool, str(record.status or NONE), record.outcome] += 1
+        self._requests[route, pool, record.status, record.outcome] += 1
         if record.error_kind is not None:
             self._errors[record.error_source or NONE, record.error_kind] += 1
-        self._chunks[(pool,)] += record.chunks
-        self._bytes[(pool,)] += record.response_bytes
-        self._tokens[pool, "prompt"] += record.prompt_tokens or 0
-        self._tokens[pool, "completion"] += record.completion_tokens or 0
-        marks = record.marks_ns
-        self._duration[route, pool].observe(marks["end"] * 1e-9)
+        series = self._series[route, pool]
+        series.chunks += record.chunks
+        series.response_bytes += record.response_bytes
+        series.prompt_tokens += record.prompt_tokens or 0
+        series.completion_tokens += record.completion_tokens or 0
         if record.first_token_ns is not None:
-            self._first_token[route, pool].observe(record.first_token_ns * 1e-9)
-        started: str | None = None
-        for phase in (*PHASES, "end"):
-            if phase in marks:
-                if started is not None:
-                    self._phases[pool, started].observe((marks[phase] - marks[started]) * 1e-9)
-                started = phase
+            series.first_token.observe(record.first_token_ns * 1e-9)
+        # Marks are in order of time: each phase lasts until the next mark.
+        started, since_ns = "", 0
+        for mark, at_ns in record.marks_ns.items():
+            if started:
+                series.phases[started].observe((at_ns - since_ns) * 1e-9)
+            started, since_ns = mark, at_ns
+        series.duration.observe(since_ns * 1e-9)
 
     def attempt_failed(self, pool: str, endpoint: str, kind: str) -> None:
         """Counts one failed try on an endpoint, whether or not another one saved the request."""
@@ -105,7 +120,11 @@ class GatewayMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        yield _counter("weir_requests", "Finished requests.", ("route", "pool", "status", "outcome"), self._requests)
+        requests = {
+            (route, pool, NONE if status is None else str(status), outcome): count
+            for (route, pool, status, outcome), count in self._requests.items()
+        }
+        yield _counter("weir_requests", "Finished requests.", ("route", "pool", "status", "outcome"), requests)
         yield _counter("weir_errors", "Requests that ended in an error.", ("source", "kind"), self._errors)
         yield _counter(
             "weir_failed_attempts",
@@ -113,22 +132,7 @@ class GatewayMetrics(Collector):
             ("pool", "endpoint", "kind"),
             self._failed_attempts,
         )
-        yield _counter("weir_relayed_chunks", "Reads relayed to clients.", ("pool",), self._chunks)
-        yield _counter("weir_relayed_bytes", "Response body bytes relayed to clients.", ("pool",), self._bytes)
-        yield _counter("weir_tokens", "Tokens that engines reported as usage.", ("pool", "direction"), self._tokens)
-        yield _histogram(
-            "weir_request_duration_seconds",
-            "From receive to the end of finish.",
-            ("route", "pool"),
-            self._duration,
-        )
-        yield _histogram(
-            "weir_time_to_first_token_seconds",
-            "From receive to the first token of a stream.",
-            ("route", "pool"),
-            self._first_token,
-        )
-        yield _histogram("weir_phase_duration_seconds", "Time in each phase.", ("pool", "phase"), self._phases)
+        yield from self._collect_series()
         yield GaugeMetricFamily("weir_in_flight_requests", "Requests being handled.", value=self._in_flight())
         yield CounterMetricFamily(
             "weir_records_dropped", "Records that could not be written.", value=self._records_dropped()
@@ -143,15 +147,45 @@ class GatewayMetrics(Collector):
         yield up
         yield busy
 
+    def _collect_series(self) -> Iterator[Metric]:
+        labels = ("route", "pool")
+        series = self._series
+        yield _counter(
+            "weir_relayed_chunks", "Reads relayed to clients.", labels, {key: one.chunks for key, one in series.items()}
+        )
+        yield _counter(
+            "weir_relayed_bytes",
+            "Response body bytes relayed to clients.",
+            labels,
+            {key: one.response_bytes for key, one in series.items()},
+        )
+        tokens = {(*key, "prompt"): one.prompt_tokens for key, one in series.items()}
+        tokens |= {(*key, "completion"): one.completion_tokens for key, one in series.items()}
+        yield _counter("weir_tokens", "Tokens that engines reported as usage.", (*labels, "direction"), tokens)
+        yield _histogram(
+            "weir_request_duration_seconds",
+            "From receive to the end of finish.",
+            labels,
+            {key: one.duration for key, one in series.items()},
+        )
+        yield _histogram(
+            "weir_time_to_first_token_seconds",
+            "From receive to the first token of a stream.",
+            labels,
+            {key: one.first_token for key, one in series.items() if one.first_token.used},
+        )
+        phases = {(*key, phase): one for key, each in series.items() for phase, one in each.phases.items() if one.used}
+        yield _histogram("weir_phase_duration_seconds", "Time in each phase.", (*labels, "phase"), phases)
 
-def _counter(name: str, text: str, labels: Labels, values: Mapping[Labels, int]) -> Metric:
+
+def _counter(name: str, text: str, labels: Labels, values: Mapping[Key, int]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
 
 
-def _histogram(name: str, text: str, labels: Labels, series: Mapping[Labels, _Histogram]) -> Metric:
+def _histogram(name: str, text: str, labels: Labels, series: Mapping[Key, _Histogram]) -> Metric:
     family = HistogramMetricFamily(name, text, labels=labels)
     for label_values, histogram in series.items():
         family.add_metric(label_values, histogram.buckets(), sum_value=histogram.sum)

@@ -149,12 +149,12 @@ def test_the_last_failure_outlives_the_recovery_and_changes_are_logged_once(capl
 
 def test_leases_are_counted_however_they_end() -> None:
     endpoint = pool_of(1).endpoints[0]
-    with endpoint.lease():
-        with endpoint.lease():
+    with endpoint:
+        with endpoint:
             assert endpoint.in_flight == 2
         assert endpoint.in_flight == 1
         for failure in (ValueError, asyncio.CancelledError, GeneratorExit):
-            with pytest.raises(failure), endpoint.lease():
+            with pytest.raises(failure), endpoint:
                 raise failure
     assert endpoint.in_flight == 0
 
@@ -163,7 +163,7 @@ async def test_a_lease_ends_with_a_cancelled_task() -> None:
     endpoint = pool_of(1).endpoints[0]
 
     async def hold() -> None:
-        with endpoint.lease():
+        with endpoint:
             await asyncio.Event().wait()
 
     task = asyncio.create_task(hold())

@@ -82,11 +82,11 @@ def test_requests_errors_and_volumes_are_counted() -> None:
     errors = {key: value for key, value in got.items() if key[0] == "weir_errors_total"}
     assert errors == {series("weir_errors_total", source="client", kind="model_not_found"): 1}
     assert got[series("weir_failed_attempts_total", pool="p", endpoint="p-1", kind="connect_failed")] == 2
-    assert got[series("weir_relayed_chunks_total", pool="p")] == 21
-    assert got[series("weir_relayed_chunks_total", pool="none")] == 0
-    assert got[series("weir_relayed_bytes_total", pool="p")] == 1500
-    assert got[series("weir_tokens_total", pool="p", direction="prompt")] == 60
-    assert got[series("weir_tokens_total", pool="p", direction="completion")] == 10
+    assert got[series("weir_relayed_chunks_total", route="m", pool="p")] == 21
+    assert got[series("weir_relayed_chunks_total", route="none", pool="none")] == 0
+    assert got[series("weir_relayed_bytes_total", route="m", pool="p")] == 1500
+    assert got[series("weir_tokens_total", route="m", pool="p", direction="prompt")] == 60
+    assert got[series("weir_tokens_total", route="m", pool="p", direction="completion")] == 10
 
 
 def test_durations_are_of_the_right_requests_and_phases() -> None:
@@ -101,8 +101,8 @@ def test_durations_are_of_the_right_requests_and_phases() -> None:
     assert got[series("weir_time_to_first_token_seconds_sum", route="m", pool="p")] == pytest.approx(0.3)
     assert series("weir_time_to_first_token_seconds_count", route="none", pool="none") not in got
     for phase in PHASES:
-        assert got[series("weir_phase_duration_seconds_count", pool="p", phase=phase)] == 2
-        assert got[series("weir_phase_duration_seconds_sum", pool="p", phase=phase)] == pytest.approx(0.002)
+        assert got[series("weir_phase_duration_seconds_count", route="m", pool="p", phase=phase)] == 2
+        assert got[series("weir_phase_duration_seconds_sum", route="m", pool="p", phase=phase)] == pytest.approx(0.002)
     refused = {
         dict(labels)["phase"]: value
         for (name, labels), value in got.items()

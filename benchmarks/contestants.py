@@ -1,0 +1,204 @@
+"""What is compared: each contestant as data (how to name its version, start it, install it), and its life.
+
+A contestant is a row of `CONTESTANTS`; adding a peer is adding a row. `running` starts it on a free port, waits
+until it answers a real request through to the engine, and ends it and what it started by process id.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import wire
+from benchmarks.results import ROOT
+
+DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")
+"""Command prefix: the child ends with this process, whatever ends this process (setpriv is in util-linux)."""
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+
+
+class ContestantError(Exception):
+    """A contestant is not installed, or did not start; the message says what to do or shows its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """`@port@`, `@engine_port@` and `@dir@` (a scratch directory) are filled in in `command` and `files`."""
+
+    name: str
+    version: tuple[str, ...]
+    """Command that prints the version; its failure means that the contestant is not installed."""
+    install: str
+    command: tuple[str, ...] = ()
+    """Must stay in the foreground. Empty: clients talk to the engine itself."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Written into `@dir@` before the start, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    port: int
+    pid: int | None
+    """Root of the process tree to account for; None for the engine itself."""
+
+
+_WEIR_CONFIG = """\
+listen: {host: 127.0.0.1, port: @port@}
+pools:
+  bench: {engine: vllm, policy: round_robin, endpoints: [{url: "http://127.0.0.1:@engine_port@"}]}
+routes:
+  - {model: bench, split: {bench: 100}}
+records: {path: @dir@/gateway.jsonl}
+"""
+
+
+def _package_versions(*names: str) -> tuple[str, ...]:
+    script = "import sys, importlib.metadata as m; print(*[f'{n} {m.version(n)}' for n in sys.argv[1:]], sep=', ')"
+    return (sys.executable, "-c", script, *names)
+
+
+BASELINE = "direct"
+"""Latency is reported as added to this contestant's."""
+
+REFERENCE = "nginx"
+"""Costs are reported as ratios to this contestant's."""
+
+CONTESTANTS = {
+    contestant.name: contestant
+    for contestant in (
+        Contestant(
+            name=BASELINE,
+            version=_package_versions("uvloop", "httptools"),
+            install="install this project's requirements: make install",
+        ),
+        Contestant(
+            name=REFERENCE,
+            version=("nginx", "-v"),
+            install="apt-get install nginx-light",
+            command=("nginx", "-c", "@dir@/nginx.conf", "-e", "@dir@/error.log"),
+            files={"nginx.conf": (ROOT / "benchmarks" / "nginx.conf").read_text(encoding="utf-8")},
+        ),
+        Contestant(
+            name="weir",
+            version=_package_versions("weir-llm", "uvicorn", "httptools", "uvloop"),
+            install="install this project: make install",
+            command=(sys.executable, "-m", "weir", "serve", "--config", "@dir@/weir.yaml"),
+            files={"weir.yaml": _WEIR_CONFIG},
+        ),
+        Contestant(
+            name="fastapi-httpx",
+            version=_package_versions("fastapi", "starlette", "httpx", "uvicorn"),
+            install="install this project's requirements: make install",
+            command=(
+                sys.executable,
+                "-m",
+                "benchmarks.fastapi_httpx_proxy",
+                "@port@",
+                "http://127.0.0.1:@engine_port@",
+            ),
+        ),
+    )
+}
+
+
+def version_of(contestant: Contestant) -> str:
+    """What the version command prints. Raises ContestantError when it cannot run."""
+    try:
+        done = subprocess.run(
+            contestant.version, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ContestantError(f"{contestant.name} is not installed; {contestant.install}") from error
+    return done.stdout.strip()
+
+
+@contextmanager
+def running(contestant: Contestant, engine_port: int) -> Iterator[Running]:
+    """The contestant in front of the engine, ready to serve. Raises ContestantError when it does not start."""
+    if not contestant.command:
+        yield Running(port=engine_port, pid=None)
+        return
+    port = _free_port()
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory:
+        values = {"@port@": str(port), "@engine_port@": str(engine_port), "@dir@": directory}
+        for name, text in contestant.files.items():
+            (Path(directory) / name).write_text(_filled(text, values), encoding="utf-8")
+        log = Path(directory) / "output.log"
+        process = _start([_filled(word, values) for word in contestant.command], log=log)
+        try:
+            _wait_until_ready(contestant, process, port, log)
+            yield Running(port=port, pid=process.pid)
+        finally:
+            _stop(process)
+
+
+def _start(command: list[str], *, log: Path) -> subprocess.Popen[bytes]:
+    """`command` as the leader of its own process group, its output in `log`."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*DIES_WITH_PARENT, *command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process politely, then whatever is left of its process group (see `_start`) by force."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_TIMEOUT_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(contestant: Contestant, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    while not _answers(port):
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise ContestantError(f"{contestant.name} did not start; the end of its log:\n{tail}")
+        time.sleep(0.05)
+
+
+def _answers(port: int) -> bool:
+    """Whether a chat request to `port` is answered by the engine."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request(
+            "POST", "/v1/chat/completions", wire.request_body(0, 0, 0), {"content-type": "application/json"}
+        )
+        response = connection.getresponse()
+        return response.status == 200 and b'"choices"' in response.read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

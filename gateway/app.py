@@ -13,9 +13,10 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 from gateway.asgi import WeirAsgi
-from gateway.config import Config, ConfigError
+from gateway.config import Config
 from gateway.control import Control
 from gateway.discovery import static
+from gateway.errors import ConfigError
 from gateway.fleet import Fleet
 from gateway.proxy import Proxy
 from gateway.server import WeirServer, make_server
@@ -72,8 +73,10 @@ def serve(config: Config, log_level: str) -> int:
             raise ConfigError([f"records.path: {config.records.path!r}: cannot be opened: {error.strerror}"]) from error
         _settle_memory()
         host, port = listener.getsockname()[:2]
-        print(f"weir listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)  # noqa: T201
-        uvloop.run(gateway.server().serve(sockets=[listener]))
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        server = gateway.server()
+        server.on_started = lambda: print(f"weir listening on {url}", flush=True)  # noqa: T201
+        uvloop.run(server.serve(sockets=[listener]))
     return 0
 
 

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.config import Config, RouteConfig
 from gateway.fleet import Fleet
+from gateway.headers import acceptable_request_id
 from gateway.proxy import Proxy
 from protocol.openai import ModelCard, error_body, models_body
 
@@ -47,15 +48,17 @@ class Control:
             on_close()
 
         app = FastAPI(title="weir", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-        for path, endpoint in (
-            ("/v1/models", self.models),
-            ("/v1/models/{model:path}", self.model),
-            ("/healthz", self.healthz),
-            ("/readyz", self.readyz),
-            ("/metrics", self.metrics),
-            ("/admin/endpoints", self.endpoints),
+        for method, path, endpoint in (
+            ("GET", "/v1/models", self.models),
+            ("GET", "/v1/models/{model:path}", self.model),
+            ("GET", "/healthz", self.healthz),
+            ("GET", "/readyz", self.readyz),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/admin/endpoints", self.endpoints),
+            ("POST", "/admin/endpoints/{name}/drain", self.drain),
+            ("POST", "/admin/endpoints/{name}/resume", self.resume),
         ):
-            app.add_api_route(path, endpoint, methods=["GET"])
+            app.add_api_route(path, endpoint, methods=[method])
         app.add_exception_handler(HTTPException, _refused)
         app.add_exception_handler(Exception, _failed)
         return app
@@ -87,6 +90,24 @@ class Control:
     async def endpoints(self) -> Response:
         """Every endpoint as the gateway sees it now."""
         return _json(msgspec.json.encode([asdict(endpoint) for endpoint in self._fleet.snapshot()]))
+
+    async def drain(self, name: str) -> Response:
+        """The endpoint finishes what it has and gets nothing new, until `resume`."""
+        return self._set_draining(name, draining=True)
+
+    async def resume(self, name: str) -> Response:
+        """The endpoint gets requests again."""
+        return self._set_draining(name, draining=False)
+
+    def _set_draining(self, name: str, *, draining: bool) -> Response:
+        endpoint = self._fleet.endpoint(name)
+        if endpoint is None:
+            known = ", ".join(found.name for found in self._fleet.snapshot())
+            raise HTTPException(404, f"There is no endpoint `{name}`; endpoints: {known}.")
+        endpoint.draining = draining
+        self._fleet.refresh()
+        snapshot = next(found for found in self._fleet.snapshot() if found.name == name)
+        return _json(msgspec.json.encode(asdict(snapshot)))
 
     def _card(self, route: RouteConfig) -> ModelCard:
         """A served model as its engines describe it: the shortest context of all that may answer."""
@@ -125,6 +146,7 @@ async def _failed(request: Request, _: Exception) -> Response:
 
 
 def _error(request: Request, status: int, message: str, fields: Mapping[str, str]) -> Response:
-    request_id = request.headers.get("x-request-id") or uuid4().hex
+    given = request.headers.get("x-request-id", "")
+    request_id = given if acceptable_request_id(given.encode("latin-1")) else uuid4().hex
     body = error_body(message, kind=_KINDS.get(status, "error"), code=status, request_id=request_id)
     return _json(body, status, {**fields, "x-request-id": request_id})

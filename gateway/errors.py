@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from typing import Literal
 
+from protocol.first_event import ErrorInfo
+
 Source = Literal["client", "gateway", "upstream"]
 
 STALE = "stale_connection"
 TRUNCATED = "truncated"
+ANSWERED_IN_STREAM = "answered_in_stream"
+
+
+class ConfigError(Exception):
+    """Everything that keeps a gateway from starting, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class GatewayError(Exception):
     """A request that cannot be answered as asked.
 
     `kind` is a bounded label. `retryable` says that another endpoint may be tried while the client has not
-    seen a byte. `retry_after_s` becomes the Retry-After header.
+    seen a byte. `retry_after_s` becomes the Retry-After header. `engine_error` is an engine's own error object, which
+    the client gets in place of ours.
     """
 
     def __init__(
@@ -40,6 +52,12 @@ class GatewayError(Exception):
         self.param = param
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.engine_error: dict[str, object] | None = None
+
+    @property
+    def cause(self) -> str | int:
+        """What the failure policies go by: the kind, or the status that an engine meant."""
+        return self.status if self.engine_error is not None else self.kind
 
 
 def invalid_request(message: str, param: str | None) -> GatewayError:
@@ -183,6 +201,24 @@ def garbage(what: str) -> GatewayError:
 def truncated(what: str) -> GatewayError:
     return GatewayError(
         "upstream", TRUNCATED, 502, f"The engine's response ended too early ({what}); send the request again."
+    )
+
+
+def answered_in_stream(info: ErrorInfo) -> GatewayError:
+    """An error that an engine sent as the first event of a success, as the response it should have been."""
+    source: Source = "client" if info.status < 500 and info.status not in (408, 429) else "upstream"
+    error = GatewayError(source, ANSWERED_IN_STREAM, info.status, info.message)
+    error.engine_error = info.error
+    return error
+
+
+def answered_too_late(status: int) -> GatewayError:
+    """An answer that is no stream, after comments have committed the client's response to be one."""
+    return GatewayError(
+        "upstream",
+        "answered_too_late",
+        502,
+        f"The engine answered {status} after the stream had been opened; try again.",
     )
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Iterable
 from time import monotonic_ns
 from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.fleet import Endpoint, Pool
-from gateway.model import Downstream
-from gateway.upstream.client import UpstreamConnection
+from gateway.model import Downstream, ResponseHead
+from gateway.policy.retry import CONDUCT, Failure, parse_retry_after
+from gateway.upstream.client import UpstreamClient, UpstreamConnection
 from protocol.openai import RequestPeek, answer_of
 from protocol.records import GatewayOutcome, GatewayRecord
 from protocol.stream import StreamResult, StreamWatch
@@ -23,7 +23,8 @@ from protocol.traceparent import TraceParent
 MAX_JSON_BYTES = 4 * 1024 * 1024
 """Largest JSON response that is read for its usage; a longer one is relayed just the same."""
 
-ATTEMPT_PHASES = ("connect", "send", "first_byte")
+BEFORE_ATTEMPT = ("receive", "admit", "route")
+AFTER_ATTEMPT = ("relay", "finish", "end")
 
 NOTHING_SEEN = StreamResult(events=0, done=False, finish_reason=None, usage=None, error=None, cut=False)
 
@@ -73,8 +74,82 @@ class BodyWatch:
         )
 
 
+class Attempt:
+    """One try of a request on one endpoint. Counts as in flight there from its making to `let_go`."""
+
+    __slots__ = ("_held", "connection", "endpoint", "error", "head", "marks", "timer", "trace")
+
+    def __init__(self, endpoint: Endpoint, trace: TraceParent) -> None:
+        self.endpoint = endpoint
+        self.trace = trace
+        """The span that the engine's own is a child of."""
+        self.connection: UpstreamConnection | None = None
+        self.head: ResponseHead | None = None
+        self.error: GatewayError | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.marks: dict[str, int] = {}
+        self._held = True
+        endpoint.in_flight += 1
+
+    def mark(self, phase: str) -> None:
+        self.marks[phase] = monotonic_ns()
+
+    def failure(self, now_unix_s: float) -> Failure | None:
+        """Why the client should not get this answer yet, if another try may bring a better one."""
+        if self.error is not None:
+            return Failure(cause=self.error.cause)
+        assert self.head is not None
+        if self.head.status not in CONDUCT:
+            return None
+        field = self.head.header(b"retry-after")
+        return Failure(
+            cause=self.head.status, retry_after_s=parse_retry_after(field, now_unix_s) if field is not None else None
+        )
+
+    def let_go(self, upstream: UpstreamClient) -> None:
+        """Gives back the connection and the place in the endpoint's ledger; again does nothing."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self._held:
+            self._held = False
+            self.endpoint.in_flight -= 1
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            upstream.release(self.endpoint.address, connection)
+
+
 class Exchange:
     """State of one request. `marks` are monotonic nanoseconds since its first."""
+
+    __slots__ = (
+        "_seen",
+        "attempt",
+        "attempts",
+        "body",
+        "comment_timer",
+        "downstream",
+        "error",
+        "hidden_bytes",
+        "injected",
+        "interrupt",
+        "marks",
+        "open",
+        "origin_ns",
+        "outcome",
+        "parent",
+        "paused",
+        "peek",
+        "pool",
+        "request_id",
+        "resumed_ns",
+        "route",
+        "status",
+        "streams",
+        "task",
+        "trace",
+        "watch",
+    )
 
     def __init__(
         self, downstream: Downstream, request_id: bytes, trace: TraceParent, parent: TraceParent | None
@@ -88,16 +163,23 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         self.interrupt: GatewayError | None = None
         """Why the gateway itself cancelled the task, when it did."""
+        self.comment_timer: asyncio.TimerHandle | None = None
         self.body = b""
         self.peek: RequestPeek | None = None
         self.route: str | None = None
         self.pool: Pool | None = None
-        self.candidates: Iterable[Endpoint] = ()
-        self.endpoint: Endpoint | None = None
-        self.connection: UpstreamConnection | None = None
         self.attempts = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.open: list[Attempt] = []
+        """Attempts that hold something at an engine."""
+        self.attempt: Attempt | None = None
+        """The one that answered, or the last."""
+        self.injected = False
+        """The engine was asked for usage that the client did not ask for."""
+        self.hidden_bytes = 0
+        """Of the body, what the client did not get: the usage event."""
         self.paused = False
+        self.resumed_ns = 0
+        """When the engine was held back or let go on last, for the client's sake; monotonic clock."""
         self.streams = False
         self.watch: Watch | None = None
         self.status: int | None = None
@@ -105,21 +187,28 @@ class Exchange:
         self.error: GatewayError | None = None
         self._seen: StreamResult | None = None
 
-    def leave(self) -> None:
-        """The client is gone: the engine's connection goes at once, and the task learns of it where it waits."""
-        if self.connection is not None:
-            self.connection.abort()
-        if self.task is not None:
-            self.task.cancel()
+    def quiet(self) -> None:
+        """No more comments to the client: the answer is here, or never will be."""
+        if self.comment_timer is not None:
+            self.comment_timer.cancel()
+            self.comment_timer = None
 
     def mark(self, phase: str) -> None:
         """Notes that `phase` starts now."""
         self.marks[phase] = monotonic_ns() - self.origin_ns
 
-    def again(self) -> None:
-        """Another attempt: what the one before marked is void, and its time falls to `route`."""
-        for phase in ATTEMPT_PHASES:
-            self.marks.pop(phase, None)
+    def begin(self, endpoint: Endpoint, trace: TraceParent) -> Attempt:
+        """A further attempt, on `endpoint`."""
+        self.attempts += 1
+        self.attempt = Attempt(endpoint, trace)
+        self.open.append(self.attempt)
+        return self.attempt
+
+    def end(self, attempt: Attempt, upstream: UpstreamClient) -> None:
+        """Lets go of an attempt, whatever became of it."""
+        attempt.let_go(upstream)
+        if attempt in self.open:
+            self.open.remove(attempt)
 
     def observe(self, *, streams: bool) -> Watch:
         """The watch for this response, from here on."""
@@ -133,14 +222,30 @@ class Exchange:
             self._seen = self.watch.result() if self.watch is not None else NOTHING_SEEN
         return self._seen
 
+    def timeline(self) -> dict[str, int]:
+        """Start of each phase in order. Of several attempts, the marks are those of the last, the one that counts."""
+        marks, tried = self.marks, self.attempt.marks if self.attempt is not None else {}
+        line = {phase: marks[phase] for phase in BEFORE_ATTEMPT if phase in marks}
+        for phase, at_ns in tried.items():
+            line[phase] = at_ns - self.origin_ns
+        for phase in AFTER_ATTEMPT:
+            if phase in marks:
+                line[phase] = marks[phase]
+        return line
+
     def record(self, wall_anchor_ns: int) -> GatewayRecord:
         """The evidence. `wall_anchor_ns` is wall clock minus monotonic clock of this process."""
-        seen, watch, peek = self.seen(), self.watch, self.peek
+        seen, watch, peek, attempt = self.seen(), self.watch, self.peek, self.attempt
         first_token_ns = watch.first_token_ns - self.origin_ns if watch and watch.first_token_ns else None
+        usage, partial = seen.usage, False
+        completion_tokens = usage.completion_tokens if usage else None
+        if usage is None and self.outcome != "ok" and watch is not None and self.streams:
+            # The engine never came to report its usage: what was relayed is the best account of what was generated.
+            completion_tokens, partial = seen.events, True
         return GatewayRecord(
             request_id=self.request_id.decode("ascii"),
             trace_id=self.trace.trace_id,
-            span_id=self.trace.span_id,
+            span_id=attempt.trace.span_id if attempt else self.trace.span_id,
             parent_span_id=self.parent.span_id if self.parent else None,
             received_unix_ns=wall_anchor_ns + self.origin_ns,
             path=self.downstream.head.path,
@@ -148,21 +253,22 @@ class Exchange:
             stream=peek.stream if peek else False,
             route=self.route,
             pool=self.pool.name if self.pool else None,
-            endpoint=self.endpoint.address.name if self.endpoint else None,
+            endpoint=attempt.endpoint.address.name if attempt else None,
             attempts=self.attempts,
             status=self.status,
             outcome=self.outcome,
             error_source=self.error.source if self.error else None,
             error_kind=self.error.kind if self.error else None,
             request_bytes=len(self.body),
-            response_bytes=watch.bytes if watch else 0,
-            marks_ns=self.marks,
+            response_bytes=watch.bytes - self.hidden_bytes if watch else 0,
+            marks_ns=self.timeline(),
             first_token_ns=first_token_ns,
             chunks=watch.reads if watch else 0,
             gap_max_ns=watch.gap_max_ns if watch else None,
             events=seen.events,
-            prompt_tokens=seen.usage.prompt_tokens if seen.usage else None,
-            completion_tokens=seen.usage.completion_tokens if seen.usage else None,
-            cached_tokens=seen.usage.cached_tokens if seen.usage else None,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=completion_tokens,
+            cached_tokens=usage.cached_tokens if usage else None,
+            usage_partial=partial,
             finish_reason=seen.finish_reason,
         )

@@ -1,7 +1,7 @@
 """Pools and endpoints as they are now: health, requests in flight, and whose turn it is.
 
 The fleet polls each endpoint's health and model list with httpx, off the request path. The request path only
-asks for candidates and keeps the in-flight ledger through `lease`. It opens no connection of its own.
+asks for candidates. It opens no connection of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 
 import httpx
 import msgspec
@@ -16,7 +17,10 @@ import msgspec
 from gateway.config import Config, HealthConfig, PoolConfig
 from gateway.engines.kinds import ENGINES
 from gateway.model import EndpointAddress, EndpointSnapshot, EngineKind
-from gateway.policy.routing import POLICIES
+from gateway.policy.breaker import Breaker, usable
+from gateway.policy.budget import Budget
+from gateway.policy.hedging import RecentLatencies
+from gateway.policy.slow_start import POLICIES, weight
 
 Discovery = Callable[[str, PoolConfig], list[EndpointAddress]]
 """Where a pool's endpoints come from: pool name and configuration in, addresses out."""
@@ -27,25 +31,29 @@ _log = logging.getLogger("weir.fleet")
 class Endpoint:
     """One engine. Assumed healthy until checks say otherwise, so that a fresh gateway serves at once."""
 
-    def __init__(self, address: EndpointAddress, kind: EngineKind, health: HealthConfig) -> None:
+    def __init__(self, address: EndpointAddress, kind: EngineKind, config: PoolConfig) -> None:
         self.address = address
         self.kind = kind
         self.healthy = True
+        self.healthy_since_s = -inf
+        """When it last became healthy, on the event loop's clock; it may need a slow start from then on."""
+        self.draining = False
+        """An operator wants it to finish what it has and to get nothing new."""
         self.in_flight = 0
+        """Attempts that are there now; every one counts itself in and out (`gateway.exchange.Attempt`)."""
+        self.breaker = Breaker(config.breaker)
         self.last_failure: str | None = None
         self.models: list[dict[str, object]] = []
-        self._health = health
+        self._health = config.health
         self._streak = 0
         """Checks in a row that disagree with `healthy`."""
 
-    def __enter__(self) -> None:
-        """`with endpoint:` counts one request as in flight here for as long as the block runs, however it ends."""
-        self.in_flight += 1
+    @property
+    def welcome(self) -> bool:
+        """Whether it may get new requests, as far as its health and the operator go."""
+        return self.healthy and not self.draining
 
-    def __exit__(self, *_: object) -> None:
-        self.in_flight -= 1
-
-    def note_check(self, failure: str | None) -> None:
+    def note_check(self, failure: str | None, now_s: float) -> None:
         """Takes one health check's result; None means it passed."""
         if failure is not None:
             self.last_failure = failure
@@ -57,33 +65,49 @@ class Endpoint:
         if self._streak >= needed:
             self.healthy = not self.healthy
             self._streak = 0
+            self.healthy_since_s = now_s
             state = "healthy again" if self.healthy else f"unhealthy: {failure}"
             _log.warning("endpoint %s is %s", self.address.name, state)
 
 
 class Pool:
-    """Endpoints of one engine kind, and the policy that orders them."""
+    """Endpoints of one engine kind, the policy that orders them, and what their traffic pays for."""
 
     def __init__(self, name: str, config: PoolConfig, discovery: Discovery) -> None:
         self.name = name
         self.config = config
         kind = ENGINES[config.engine]
-        self.endpoints = [Endpoint(address, kind, config.health) for address in discovery(name, config)]
+        self.endpoints = [Endpoint(address, kind, config) for address in discovery(name, config)]
+        self.retries = Budget(config.retry.budget_share, config.retry.budget_min_per_s)
+        self.hedges = Budget(config.hedge.budget_share, config.hedge.budget_min_per_s) if config.hedge else None
+        self.first_bytes = RecentLatencies()
         self._order = POLICIES[config.policy]
         self._turn = 0
 
     @property
     def available(self) -> bool:
-        return any(endpoint.healthy for endpoint in self.endpoints)
+        return any(endpoint.welcome for endpoint in self.endpoints)
 
-    def candidates(self) -> list[Endpoint]:
-        """Healthy endpoints, best first, by the pool's policy."""
-        healthy = [endpoint for endpoint in self.endpoints if endpoint.healthy]
-        if len(healthy) > 1:
-            self._turn += 1
-            order = self._order([endpoint.in_flight for endpoint in healthy], self._turn)
-            return [healthy[index] for index in order]
-        return healthy
+    def advance(self) -> None:
+        """A new request: the next turn. Its later tries keep to its order."""
+        self._turn += 1
+
+    def candidates(self, now_s: float) -> list[Endpoint]:
+        """Endpoints that may get a request now, best first: welcome, not resting after failures, by the policy."""
+        found = [endpoint for endpoint in self.endpoints if endpoint.welcome]
+        if len(found) < 2:
+            return found
+        allowed = [endpoint.breaker.allows(now_s) for endpoint in found]
+        if not all(allowed):
+            until_s = [endpoint.breaker.until_s for endpoint in found]
+            found = [found[index] for index in usable(allowed, until_s, self.config.max_ejection_share)]
+        weights = [self._weight(endpoint, now_s) for endpoint in found]
+        order = self._order([endpoint.in_flight for endpoint in found], self._turn, weights)
+        return [found[index] for index in order]
+
+    def _weight(self, endpoint: Endpoint, now_s: float) -> float:
+        since_s = max(endpoint.healthy_since_s, endpoint.breaker.closed_s)
+        return weight(now_s - since_s, self.config.slow_start_s)
 
     @property
     def retry_after_s(self) -> int:
@@ -98,9 +122,19 @@ class Fleet:
     def __init__(self, config: Config, discovery: Discovery) -> None:
         self.pools = {name: Pool(name, pool, discovery) for name, pool in config.pools.items()}
         self.available = set(self.pools)
-        """Names of the pools with a healthy endpoint."""
+        """Names of the pools with an endpoint that may get requests."""
+
+    def refresh(self) -> None:
+        """Brings `available` up to date after an endpoint's state has changed."""
+        self.available = {pool.name for pool in self.pools.values() if pool.available}
+
+    def endpoint(self, name: str) -> Endpoint | None:
+        """The endpoint of that name, the first if several pools have one."""
+        endpoints = (endpoint for pool in self.pools.values() for endpoint in pool.endpoints)
+        return next((endpoint for endpoint in endpoints if endpoint.address.name == name), None)
 
     def snapshot(self) -> list[EndpointSnapshot]:
+        now_s = asyncio.get_running_loop().time()
         return [
             EndpointSnapshot(
                 pool=pool.name,
@@ -108,6 +142,8 @@ class Fleet:
                 url=endpoint.address.url,
                 engine=endpoint.kind.name,
                 healthy=endpoint.healthy,
+                draining=endpoint.draining,
+                breaker=endpoint.breaker.state(now_s).name.lower(),
                 in_flight=endpoint.in_flight,
                 last_failure=endpoint.last_failure,
                 models=endpoint.models,
@@ -128,8 +164,8 @@ class Fleet:
     async def _watch(self, client: httpx.AsyncClient, endpoint: Endpoint, health: HealthConfig) -> None:
         while True:
             failure = await _check(client, endpoint, health.timeout_s)
-            endpoint.note_check(failure)
-            self.available = {pool.name for pool in self.pools.values() if pool.available}
+            endpoint.note_check(failure, asyncio.get_running_loop().time())
+            self.refresh()
             if failure is None and not endpoint.models:
                 endpoint.models = await _models(client, endpoint, health.timeout_s)
             elif failure is not None:

@@ -42,7 +42,8 @@ _STREAM_FIELDS: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-_STREAM_NAMES = frozenset(name for name, _ in _STREAM_FIELDS)
+# The length goes too: a usage event may be taken out of a stream, an error put at its end.
+_STREAM_NAMES = {name for name, _ in _STREAM_FIELDS} | {b"content-length"}
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -78,13 +79,18 @@ def request_bytes(
 
 
 def response_fields(head: ResponseHead, *, request_id: bytes, pool: bytes, stream: bool) -> Headers:
-    """The engine's header fields as the client gets them, Content-Length included if there was one."""
+    """The engine's header fields as the client gets them; Content-Length, if there was one, unless it is a stream."""
     fields = _kept(head.headers, _NOT_DOWNSTREAM)
     if stream:
         fields = [field for field in fields if field[0] not in _STREAM_NAMES] + _STREAM_FIELDS
     fields.append((b"x-request-id", request_id))
     fields.append((b"x-weir-pool", pool))
     return fields
+
+
+def comment_fields(*, request_id: bytes) -> Headers:
+    """Header fields of a stream that begins before its engine has answered."""
+    return [(b"content-type", b"text/event-stream; charset=utf-8"), *_STREAM_FIELDS, (b"x-request-id", request_id)]
 
 
 def _kept(headers: Headers, dropped: Collection[bytes]) -> Headers:

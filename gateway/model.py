@@ -80,6 +80,9 @@ class EndpointSnapshot:
     url: str
     engine: str
     healthy: bool
+    draining: bool
+    breaker: str
+    """`closed`, `open` or `half_open`."""
     in_flight: int
     last_failure: str | None
     models: list[dict[str, object]]

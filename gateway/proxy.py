@@ -11,25 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from random import Random
 from time import monotonic_ns, time_ns
+
+import msgspec
 
 from gateway import errors, headers
 from gateway.config import Config
 from gateway.errors import GatewayError
-from gateway.exchange import Exchange
-from gateway.fleet import Endpoint, Fleet
+from gateway.exchange import Attempt, Exchange, Watch
+from gateway.failover import Failover, Step
+from gateway.fleet import Fleet
 from gateway.model import Downstream, ResponseHead
+from gateway.policy.breaker import is_fault
+from gateway.policy.retry import Stop
 from gateway.policy.routing import WeightedSplit
+from gateway.race import Race
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.telemetry.records import RecordWriter
-from gateway.upstream.client import UpstreamClient
+from gateway.upstream.client import Sink, UpstreamClient
 from protocol import openai, traceparent
+from protocol.first_event import NEED_MORE, ErrorInfo, first_event_error
+from protocol.openai import family_of
+from protocol.traceparent import TraceParent
+from protocol.usage import UsageStrip, inject_usage
 
 _log = logging.getLogger("weir.proxy")
 
-_GENERATES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"})
-"""Paths whose streams say when they are complete; a stream that ends without saying so was cut."""
+_COUNTED = ("chat", "completions")
+"""Families whose streams report usage only when asked."""
 
 
 class Proxy:
@@ -48,6 +59,7 @@ class Proxy:
         self._upstream = upstream
         self._metrics = metrics
         self._records = records
+        self._keep_alives = {route.model: route.keep_alive_s for route in config.routes}
         self._splits = {route.model: WeightedSplit(route.split) for route in config.routes}
         self._rng = Random()
         self._wall_anchor_ns = time_ns() - monotonic_ns()
@@ -71,13 +83,8 @@ class Proxy:
             await self.receive(x)
             self.admit(x)
             self.route(x)
-            for endpoint in x.candidates:
-                with endpoint:
-                    head = await self._first_answer(x, endpoint)
-                    if head is not None:
-                        await self.relay(x, head)
-                        return
-            raise errors.no_endpoint(x.pool.name if x.pool else "any pool", self._retry_after_s(x))
+            attempt = await self._first_answer(x)
+            await self.relay(x, attempt)
         except GatewayError as error:
             self._refuse(x, error)
         except asyncio.CancelledError:
@@ -105,10 +112,10 @@ class Proxy:
         x = Exchange(downstream, request_id, trace, parent)
         x.task = asyncio.current_task()
         assert x.task is not None
-        downstream.on_gone = x.leave
+        downstream.on_gone = partial(self._client_left, x)
         self.live.add(x)
         if downstream.gone:
-            x.leave()
+            self._client_left(x)
         return x
 
     async def receive(self, x: Exchange) -> None:
@@ -121,6 +128,10 @@ class Proxy:
                 x.peek = openai.peek_request(x.body)
             except openai.BadRequest as bad:
                 raise errors.invalid_request(bad.message, bad.param) from None
+            if x.peek.stream and self._config.usage.inject and family_of(x.downstream.head.path) in _COUNTED:
+                asking = inject_usage(x.body, x.peek)
+                x.injected = asking is not None
+                x.body = asking or x.body
 
     def admit(self, x: Exchange) -> None:
         """Whether this gateway takes the request on now."""
@@ -138,129 +149,224 @@ class Proxy:
         chosen = split.pick(self._fleet.available) or split.pick(self._fleet.pools)
         assert chosen is not None, "a split has at least one pool with a weight"
         x.pool = self._fleet.pools[chosen]
-        x.candidates = x.pool.candidates()
 
-    async def _first_answer(self, x: Exchange, endpoint: Endpoint) -> ResponseHead | None:
-        """Connect, send and wait for the first byte; None when another endpoint may be tried.
-
-        A kept-alive connection that turns out to be dead before a single byte came back was closed by the engine
-        while idle; the request was not taken up, so it is sent again on a fresh connection.
-        """
-        x.endpoint, fresh = endpoint, False
-        while True:
-            if x.attempts:
-                x.again()
-            x.attempts += 1
-            try:
-                await self.connect(x, endpoint, fresh=fresh)
-                self.send(x, endpoint)
-                return await self.first_byte(x)
-            except GatewayError as error:
-                assert x.pool is not None
-                self._metrics.attempt_failed(x.pool.name, endpoint.address.name, error.kind)
-                self._let_go(x)
-                if error.kind == errors.STALE:
-                    fresh = True
-                elif error.retryable:
-                    return None
-                else:
-                    raise
-
-    async def connect(self, x: Exchange, endpoint: Endpoint, *, fresh: bool) -> None:
-        x.mark("connect")
+    async def _first_answer(self, x: Exchange) -> Attempt:
+        """Connect, send and first byte, on one endpoint after another until one has an answer for the client."""
         assert x.pool is not None
-        x.connection = None if fresh else self._upstream.idle(endpoint.address)
-        if x.connection is None:
-            x.connection = await self._upstream.connect(endpoint.address, x.pool.config.timeouts.connect_s)
+        now = asyncio.get_running_loop().time
+        way = Failover(x.pool, self._rng, now())
+        step = way.first(now())
+        if step is None:
+            raise errors.no_endpoint(x.pool.name, x.pool.retry_after_s)
+        self._keep_alive(x)
+        while True:
+            if step.delay_s:
+                await asyncio.sleep(step.delay_s)
+            attempt = await self._try_hedged(x, way, step)
+            failure = attempt.failure(time_ns() * 1e-9)
+            if failure is None:
+                return attempt
+            following = way.after(attempt.endpoint, failure, now())
+            if isinstance(following, Stop):
+                if attempt.error is not None:
+                    raise way.give_up(attempt.error)
+                return attempt
+            x.end(attempt, self._upstream)
+            step = following
 
-    def send(self, x: Exchange, endpoint: Endpoint) -> None:
+    async def _try_hedged(self, x: Exchange, way: Failover, step: Step) -> Attempt:
+        """One attempt; where the pool hedges and this one is late, another beside it. Whichever answers first wins."""
+        assert x.pool is not None
+        now = asyncio.get_running_loop().time
+        delay_s = way.hedge_delay_s(now())
+        if delay_s is None:
+            return await self._try(x, way, step)
+        # A quick refusal does not beat an engine that is about to answer.
+        async with Race[Attempt](lambda attempt: attempt.failure(time_ns() * 1e-9) is None) as tries:
+            tries.start(self._try(x, way, step))
+            attempt = await tries.winner(delay_s)
+            if attempt is None:
+                if (second := way.hedge(now())) is not None:
+                    tries.start(self._try(x, way, second))
+                attempt = await tries.winner()
+        assert attempt is not None, "a race without a time limit has a winner"
+        for other in [other for other in x.open if other is not attempt]:
+            x.end(other, self._upstream)
+        return attempt
+
+    async def _try(self, x: Exchange, way: Failover, step: Step) -> Attempt:
+        """One attempt on one endpoint, with its answer's head or its error; nothing of a failed one is left behind."""
+        assert x.pool is not None
+        now = asyncio.get_running_loop().time
+        attempt = x.begin(step.endpoint, self._span(x))
+        begun, began_s = way.begin(step.endpoint, now()), now()
+        cause: str | int | None = None
+        try:
+            await self.connect(x, attempt, fresh=step.fresh)
+            self.send(x, attempt)
+            attempt.head = await self.first_byte(x, attempt)
+            cause = attempt.head.status
+        except GatewayError as error:
+            attempt.error, cause = error, error.cause
+            self._metrics.attempt_failed(x.pool.name, attempt.endpoint.address.name, error.kind)
+            x.end(attempt, self._upstream)
+        finally:
+            # How soon a refusal came says nothing; a try that lost its race has waited this long at least.
+            if cause is None or cause == 200:
+                x.pool.first_bytes.note(now(), now() - began_s)
+            way.report(step.endpoint, begun, cause, now())
+            if cause is None:
+                x.end(attempt, self._upstream)
+        return attempt
+
+    async def connect(self, x: Exchange, attempt: Attempt, *, fresh: bool) -> None:
+        """A kept-alive connection that is still fresh, or a new one."""
+        attempt.mark("connect")
+        assert x.pool is not None
+        address = attempt.endpoint.address
+        attempt.connection = None if fresh else self._upstream.idle(address)
+        if attempt.connection is None:
+            attempt.connection = await self._upstream.connect(address, x.pool.config.timeouts.connect_s)
+
+    def send(self, x: Exchange, attempt: Attempt) -> None:
         """The whole request in one write, under the client's request id and this attempt's trace context."""
-        x.mark("send")
-        assert x.connection is not None
-        x.connection.send(
+        attempt.mark("send")
+        assert attempt.connection is not None
+        attempt.connection.send(
             headers.request_bytes(
                 x.downstream.head,
-                endpoint.address,
+                attempt.endpoint.address,
                 x.body,
                 request_id=x.request_id,
-                traceparent=traceparent.header(x.trace),
+                traceparent=traceparent.header(attempt.trace),
             )
         )
 
-    async def first_byte(self, x: Exchange) -> ResponseHead:
-        """Waits for the head of the engine's answer: its queue and its prefill, mostly."""
-        x.mark("first_byte")
-        assert x.pool is not None
-        assert x.connection is not None
-        timeouts = x.pool.config.timeouts
-        x.timer = asyncio.get_running_loop().call_later(
-            min(timeouts.first_byte_s, timeouts.chunk_gap_s), self._check_time, x
-        )
-        return await x.connection.head()
+    async def first_byte(self, x: Exchange, attempt: Attempt) -> ResponseHead:
+        """Waits for the answer: the engine's queue and its prefill, mostly.
 
-    async def relay(self, x: Exchange, head: ResponseHead) -> None:
+        Of a stream that is its first event, not its head: engines send the head of a stream at once, and report a full
+        queue as the first event of a success. Such an error becomes what it should have been.
+        """
+        attempt.mark("first_byte")
+        assert x.pool is not None
+        assert attempt.connection is not None
+        timeouts = x.pool.config.timeouts
+        total_left_s = timeouts.total_s - (monotonic_ns() - x.origin_ns) * 1e-9
+        attempt.timer = asyncio.get_running_loop().call_later(
+            min(timeouts.first_byte_s, timeouts.chunk_gap_s, total_left_s), self._check_time, x, attempt
+        )
+        head = await attempt.connection.head()
+        if head.status == 200 and headers.is_event_stream(head):
+            opening = b""
+            try:
+                while (error := first_event_error(opening)) is NEED_MORE and not attempt.connection.complete:
+                    opening = await attempt.connection.opening(len(opening))
+            except GatewayError as failure:
+                # A head that is sent at once is no answer yet.
+                raise errors.closed_before_response() if failure.kind == errors.TRUNCATED else failure from None
+            if isinstance(error, ErrorInfo):
+                raise errors.answered_in_stream(error)
+        return head
+
+    async def relay(self, x: Exchange, attempt: Attempt) -> None:
         """Head and body to the client as they arrive; then whether the stream was whole."""
         x.mark("relay")
+        x.attempt, head, connection = attempt, attempt.head, attempt.connection
         assert x.pool is not None
-        assert x.connection is not None
-        downstream, connection = x.downstream, x.connection
-        watch = x.observe(streams=headers.is_event_stream(head))
-        x.status = head.status
-        downstream.start(
-            head.status,
-            headers.response_fields(head, request_id=x.request_id, pool=x.pool.name.encode(), stream=x.streams),
-        )
-        feed, write, write_chunk = watch.feed, downstream.write, downstream.chunk_writer
-
-        def forward(data: bytes, chunk: bytes | None) -> None:
-            feed(data, monotonic_ns())
-            if chunk is not None and write_chunk is not None:
-                write_chunk(chunk)
-            else:
-                write(data)
+        assert head is not None
+        assert connection is not None
+        downstream = x.downstream
+        x.quiet()
+        streams = headers.is_event_stream(head)
+        if downstream.started and not (streams and head.status == 200):
+            raise errors.answered_too_late(head.status)
+        watch = x.observe(streams=streams)
+        if not downstream.started:
+            x.status = head.status
+            downstream.start(
+                head.status,
+                headers.response_fields(head, request_id=x.request_id, pool=x.pool.name.encode(), stream=streams),
+            )
 
         def flow(paused: bool) -> None:
-            x.paused = paused
+            x.paused, x.resumed_ns = paused, monotonic_ns()
             (connection.pause if paused else connection.resume)()
 
         downstream.on_flow = flow
-        ended = connection.relay(forward)
+        strip = UsageStrip() if x.injected and x.streams else None
+        ended = connection.relay(_forward(x, watch, strip))
         downstream.flush()
-        await ended
+        try:
+            await ended
+        except GatewayError as error:
+            if is_fault(error.cause):
+                attempt.endpoint.breaker.note(
+                    asyncio.get_running_loop().time(), attempt.endpoint.breaker.openings, ok=False
+                )
+            raise
+        if strip is not None and (rest := strip.close()):
+            x.hidden_bytes -= len(rest)
+            downstream.write(rest)
         if x.streams and head.status == 200:
             self._judge(x)
         downstream.end()
 
-    def _check_time(self, x: Exchange) -> None:
+    def _keep_alive(self, x: Exchange) -> None:
+        """Where the route wants it: comments to a client whose stream is still waiting for its first byte."""
+        interval_s = self._keep_alives[x.route] if x.route is not None else None
+        if interval_s is None or x.peek is None or not x.peek.stream:
+            return
+
+        def comment() -> None:
+            if not x.downstream.started:
+                x.status, x.streams = 200, True
+                x.downstream.start(200, headers.comment_fields(request_id=x.request_id))
+            x.downstream.write(b": keep-alive\n\n")
+            x.comment_timer = asyncio.get_running_loop().call_later(interval_s, comment)
+
+        x.comment_timer = asyncio.get_running_loop().call_later(interval_s, comment)
+
+    def _client_left(self, x: Exchange) -> None:
+        """Engines' connections are cut at once; the task learns of it where it waits."""
+        assert x.task is not None
+        gone_ns = monotonic_ns()
+        for attempt in x.open:
+            if attempt.connection is not None:
+                attempt.connection.on_closed = lambda: self._metrics.cancelled((monotonic_ns() - gone_ns) * 1e-9)
+                attempt.connection.abort()
+        x.task.cancel()
+
+    def _check_time(self, x: Exchange, attempt: Attempt) -> None:
         """Ends a request whose engine stalls or takes too long; else sleeps until one of the two could be true.
 
-        One timer serves a request, whatever arrives in between. While the client reads too slowly the engine is held
+        One timer serves an attempt, whatever arrives in between. While the client reads too slowly the engine is held
         back on purpose, and only the whole counts.
         """
         assert x.pool is not None
-        assert x.connection is not None
+        assert attempt.connection is not None
         timeouts, now_ns = x.pool.config.timeouts, monotonic_ns()
         if x.watch is None:
-            quiet_s = (now_ns - x.origin_ns - x.marks["first_byte"]) * 1e-9
+            quiet_s = (now_ns - attempt.marks["first_byte"]) * 1e-9
             left_s, overdue = timeouts.first_byte_s - quiet_s, errors.first_byte_timeout(timeouts.first_byte_s)
         else:
-            since_ns = x.watch.last_byte_ns or x.origin_ns + x.marks["relay"]
+            since_ns = max(x.watch.last_byte_ns or x.origin_ns + x.marks["relay"], x.resumed_ns)
             quiet_s = 0.0 if x.paused else (now_ns - since_ns) * 1e-9
             left_s, overdue = timeouts.chunk_gap_s - quiet_s, errors.chunk_gap_timeout(timeouts.chunk_gap_s)
         total_left_s = timeouts.total_s - (now_ns - x.origin_ns) * 1e-9
         if total_left_s < left_s:
             left_s, overdue = total_left_s, errors.total_timeout(timeouts.total_s)
         if left_s <= 0:
-            x.connection.fail(overdue)
+            attempt.connection.fail(overdue)
         else:
-            x.timer = asyncio.get_running_loop().call_later(left_s, self._check_time, x)
+            attempt.timer = asyncio.get_running_loop().call_later(left_s, self._check_time, x, attempt)
 
     def _judge(self, x: Exchange) -> None:
         """A stream that HTTP calls complete may still carry an error, or stop in the middle of an answer."""
         seen = x.seen()
         if seen.error is not None:
             x.outcome, x.error = "error", errors.error_in_stream()
-        elif not seen.complete and x.downstream.head.path in _GENERATES:
+        elif not seen.complete and family_of(x.downstream.head.path) is not None:
             raise errors.truncated("the stream stopped without a finish_reason or [DONE]")
 
     def _refuse(self, x: Exchange, error: GatewayError) -> None:
@@ -268,9 +374,12 @@ class Proxy:
         x.error = error
         x.outcome = "truncated" if error.kind == errors.TRUNCATED else "error"
         downstream = x.downstream
-        body = openai.error_body(
-            error.message, kind=error.kind, code=error.status, param=error.param, request_id=x.request_id.decode()
-        )
+        if error.engine_error is not None:
+            body = msgspec.json.encode({"error": error.engine_error})
+        else:
+            body = openai.error_body(
+                error.message, kind=error.kind, code=error.status, param=error.param, request_id=x.request_id.decode()
+            )
         if not downstream.started:
             x.status = error.status
             fields = [
@@ -299,20 +408,17 @@ class Proxy:
     def finish(self, x: Exchange) -> None:
         """Lets go of everything the request held and leaves its evidence."""
         x.mark("finish")
-        self._let_go(x)
+        x.quiet()
+        for attempt in list(x.open):
+            x.end(attempt, self._upstream)
         self.live.discard(x)
         x.mark("end")
         record = x.record(self._wall_anchor_ns)
-        self._metrics.observe(record)
+        saved = 0
+        if x.outcome == "client_gone" and x.peek is not None and x.peek.max_tokens is not None:
+            saved = max(0, x.peek.max_tokens * x.peek.n - record.events)
+        self._metrics.observe(record, saved)
         self._records.write(record)
-
-    def _let_go(self, x: Exchange) -> None:
-        if x.timer is not None:
-            x.timer.cancel()
-            x.timer = None
-        if x.connection is not None and x.endpoint is not None:
-            self._upstream.release(x.endpoint.address, x.connection)
-            x.connection = None
 
     def _route_name(self, x: Exchange) -> str:
         known = list(self._splits)
@@ -326,8 +432,9 @@ class Proxy:
             raise errors.unknown_model(model, known)
         return model
 
-    def _retry_after_s(self, x: Exchange) -> int:
-        return x.pool.retry_after_s if x.pool else 1
+    def _span(self, x: Exchange) -> TraceParent:
+        """A span for the next attempt; the first one is the request's own."""
+        return traceparent.child(x.trace, self._rng.randbytes(8)) if x.attempts else x.trace
 
     async def drain(self, timeout_s: float) -> None:
         """Takes nothing new, waits for what is in flight, and ends what is left when the time is up."""
@@ -346,3 +453,27 @@ class Proxy:
             if x.task is not None and not x.task.done():
                 x.interrupt = errors.cut_by_shutdown()
                 x.task.cancel()
+
+
+def _forward(x: Exchange, watch: Watch, strip: UsageStrip | None) -> Sink:
+    """What is done with each read of a response body: note it, hide what was not asked for, pass the rest on."""
+    feed, write, write_chunk = watch.feed, x.downstream.write, x.downstream.chunk_writer
+
+    def forward(data: bytes, chunk: bytes | None) -> None:
+        feed(data, monotonic_ns())
+        if chunk is not None and write_chunk is not None:
+            write_chunk(chunk)
+        else:
+            write(data)
+
+    def forward_stripped(data: bytes, chunk: bytes | None) -> None:
+        feed(data, monotonic_ns())
+        seen = strip.feed(data)  # type: ignore[union-attr]
+        if seen is data and chunk is not None and write_chunk is not None:
+            write_chunk(chunk)
+            return
+        x.hidden_bytes += len(data) - len(seen)
+        if seen:
+            write(seen)
+
+    return forward if strip is None else forward_stripped

@@ -346,10 +346,13 @@ class WeirServer(uvicorn.Server):
         self._drain = drain
         self._proxy = proxy
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_started: Callable[[], object] = _ignore
+        """Called once requests are being taken and signals are heard."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Not ready at once; after the settle time no new connection; then what is in flight gets its time."""

@@ -9,8 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
+
+Family = Literal["chat", "completions", "messages", "responses"]
+"""Endpoints that generate text, by the dialect of their answers: two of OpenAI's, Anthropic's, OpenAI's newest."""
+
+
+def family_of(path: str) -> Family | None:
+    """The family of an endpoint, by its path with or without a query; None for one that generates nothing."""
+    match path.partition("?")[0].rsplit("/", 2)[-2:]:
+        case ["chat", "completions"]:
+            return "chat"
+        case [_, ("completions" | "messages" | "responses") as family]:
+            return family
+    return None
 
 
 class BadRequest(ValueError):
@@ -29,6 +43,8 @@ class RequestPeek(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     include_usage: bool
     """`stream_options.include_usage`."""
+    stream_options: bool
+    """There is a `stream_options` object, whatever it says."""
     user: str | None
     max_tokens: int | None
     """Output bound per choice; None when not stated or negative (llama.cpp writes "no bound" as -1)."""
@@ -77,6 +93,7 @@ def peek_request(body: bytes) -> RequestPeek:
         model=request.model,
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        stream_options=request.stream_options is not None,
         user=request.user,
         max_tokens=bound if bound >= 0 else None,
         n=max(1, request.n or 1),
@@ -231,7 +248,7 @@ def error_body(message: str, *, kind: str, code: int, param: str | None = None, 
     return msgspec.json.encode({"error": error})
 
 
-_ANTHROPIC_ERROR_TYPES = {
+ANTHROPIC_ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -252,11 +269,11 @@ def stream_error(path: str, body: bytes) -> bytes:
     """
     error = answer_of(body).error or {"message": body.decode(errors="replace")}
     code = error.get("code")
-    endpoint = path.partition("?")[0]
-    if endpoint.endswith("/messages"):
-        known = _ANTHROPIC_ERROR_TYPES.get(code) if isinstance(code, int) else error.get("type")
+    family = family_of(path)
+    if family == "messages":
+        known = ANTHROPIC_ERROR_TYPES.get(code) if isinstance(code, int) else error.get("type")
         return _named_event("error", {"type": "error", "error": {**error, "type": known or "api_error"}})
-    if endpoint.endswith("/responses"):
+    if family == "responses":
         cause = "rate_limit_exceeded" if code == 429 else "server_error"
         failure = {"code": cause, "message": error.get("message")}
         response = {"object": "response", "status": "failed", "error": failure, "output": []}

@@ -58,6 +58,8 @@ class GatewayRecord(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
+    usage_partial: bool = False
+    """The answer was cut before the engine reported its usage: `completion_tokens` counts the events relayed."""
     finish_reason: str | None
 
 
@@ -125,6 +127,22 @@ class ChunkRecord(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int]
     content_events: list[int]
     """How many SSE events with token text were completed by each read."""
+
+
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer as a stand-in engine wrote it: body bytes without HTTP framing, and their SHA-256 (hex)."""
+
+    schema: Literal["weir.stream-record/1"] = "weir.stream-record/1"
+    trace_id: str | None
+    """From the request's `traceparent`; None without a valid one."""
+    request_id: str | None
+    """The answer's own id; None for a request that was refused before it got one."""
+    path: str
+    status: int
+    bytes: int
+    sha256: str
+    completed: bool
+    """The whole body was written while the client was there."""
 
 
 class FileDigest(msgspec.Struct, frozen=True, kw_only=True):

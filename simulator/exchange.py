@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from protocol.records import StreamRecord, encode_line
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,19 +29,6 @@ class ClientGone(Exception):
     """The client closed its connection before its request was complete."""
 
 
-class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer as this engine wrote it: body bytes without HTTP framing, and their SHA-256."""
-
-    trace_id: str | None
-    request_id: str | None
-    path: str
-    status: int
-    bytes: int
-    sha256: str
-    completed: bool
-    """The whole body was written while the client was there."""
-
-
 class Recorder:
     """Appends records to a file, each in one write, so every complete line survives a kill."""
 
@@ -49,7 +36,7 @@ class Recorder:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def add(self, record: StreamRecord) -> None:
-        os.write(self._file, msgspec.json.encode(record) + b"\n")
+        os.write(self._file, encode_line(record))
 
     def close(self) -> None:
         os.close(self._file)

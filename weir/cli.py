@@ -12,7 +12,10 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one verb; its exit status. 2 means that the input was wrong and stderr says how."""
+    """Runs one verb; its exit status. 2 means that the input was wrong and stderr says how, 130 Ctrl-C.
+
+    A verb that has something to keep handles Ctrl-C itself, as soon as it has.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="weir",
@@ -25,8 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
     verb = parser.parse_args(given[:1]).verb
     summary, define, run = VERBS[verb]
     verb_parser = argparse.ArgumentParser(prog=f"weir {verb}", description=summary)
-    define(verb_parser)
-    return run(verb_parser.parse_args(given[1:]))
+    try:
+        define(verb_parser)
+        return run(verb_parser.parse_args(given[1:]))
+    except KeyboardInterrupt:
+        print(f"\nweir {verb}: interrupted", file=sys.stderr)
+        return 130
 
 
 def _define_serve(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +42,8 @@ def _define_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from gateway.config import ConfigError, load
+    from gateway.config_file import load
+    from gateway.errors import ConfigError
 
     try:
         config = load(arguments.config).config
@@ -51,7 +59,8 @@ def _define_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from gateway.config import ConfigError, load
+    from gateway.config_file import load
+    from gateway.errors import ConfigError
 
     try:
         rows = load(arguments.file).effective()

@@ -32,6 +32,8 @@ START_S = 600.0
 POOLS = ("vllm", "sglang")
 ENDPOINTS_PER_POOL = 2
 
+_STOPPED = 130
+"""Exit status of what Ctrl-C ended, as shells have it."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -46,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Runs the demo; 0 with a report, 2 when it could not start, 130 when stopped before any traffic."""
+    """Runs the demo; 0 with a report on the whole run, 130 when it was stopped, 2 when it could not start.
+
+    A stop while traffic runs leaves a sealed run directory and a report on what was sent until then.
+    """
     out: Path = arguments.out or Path("runs") / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     try:
         return uvloop.run(_demo(arguments, out))
@@ -55,13 +60,13 @@ def demo(arguments: argparse.Namespace) -> int:
         return 2
     except asyncio.CancelledError:
         print("\nweir demo: stopped before any traffic was sent; everything it started has ended", file=sys.stderr)
-        return 130
+        return _STOPPED
 
 
 async def _demo(arguments: argparse.Namespace, out: Path) -> int:
-    schedule = _schedule(arguments)
-    out.mkdir(parents=True)
     with _Interrupts() as interrupts:
+        schedule = _schedule(arguments)
+        out.mkdir(parents=True)
         async with Processes(logs=out / "logs") as processes:
             _say(f"starting {len(POOLS) * ENDPOINTS_PER_POOL} stand-in engines and the gateway (logs: {out / 'logs'})")
             engines = {pool: await _start_pool(processes, pool, arguments.seed) for pool in POOLS}
@@ -83,10 +88,11 @@ async def _demo(arguments: argparse.Namespace, out: Path) -> int:
             )
             # The gateway writes out its last records as it ends.
             await processes.stop(gateway)
-    take_gateway_records(directory, out / "records.jsonl")
-    summary, page = write_report(directory)
-    print(f"\n{tables(summary)}\n\n{page.resolve()}")
-    return 0
+        # Still inside: another Ctrl-C must not cost the report on what was measured.
+        take_gateway_records(directory, out / "records.jsonl")
+        summary, page = write_report(directory)
+        print(f"\n{tables(summary)}\n\n{page.resolve()}")
+        return 0 if summary.status == "complete" else _STOPPED
 
 
 def _schedule(arguments: argparse.Namespace) -> bytes:
@@ -103,18 +109,17 @@ def _schedule(arguments: argparse.Namespace) -> bytes:
 
 
 async def _start_pool(processes: Processes, kind: str, seed: int) -> list[str]:
-    """Starts one pool's engines at the same time; their URLs."""
-    starting = [
-        processes.start(
-            f"{kind}-{number}",
-            _weir(
-                *("engine", "--kind", kind, "--profile", PROFILE, "--model", MODEL),
-                *("--port", "0", "--seed", str(seed + number)),
-            ),
-        )
-        for number in range(ENDPOINTS_PER_POOL)
-    ]
-    return [child.url for child in await asyncio.gather(*starting)]
+    """Starts one pool's engines at the same time; their URLs. When one fails, no other is still being started."""
+    command = _weir("engine", "--kind", kind, "--profile", PROFILE, "--model", MODEL, "--port", "0")
+    try:
+        async with asyncio.TaskGroup() as group:
+            starting = [
+                group.create_task(processes.start(f"{kind}-{number}", [*command, "--seed", str(seed + number)]))
+                for number in range(ENDPOINTS_PER_POOL)
+            ]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result().url for task in starting]
 
 
 async def _start_gateway(processes: Processes, engines: dict[str, list[str]], out: Path) -> Child:
@@ -138,8 +143,9 @@ def _weir(*arguments: str) -> list[str]:
 class _Interrupts:
     """What Ctrl-C means, by how far the demo is.
 
-    While things start there is nothing to keep, so the demo is cancelled. During the run, the first one stops the
-    sending and lets what is in flight finish; another one cuts that too.
+    While things start there is nothing to keep, so the demo is cancelled; another one kills what does not end by
+    itself. During the run, the first one stops the sending and lets what is in flight finish; another one cuts that
+    too. After it there is only the report to finish, which takes a moment.
     """
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ order; what a child prints goes to a file that an error can quote.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -44,8 +45,15 @@ class Processes:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for child in reversed(self._children):
-            await self._end(child)
+        """A cancellation meanwhile ends the patience with the children, never the ending."""
+        ending = asyncio.create_task(self._end_all())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            for child in self._children:
+                _send(child.process, signal.SIGKILL)
+            await ending
+            raise
 
     async def start(self, name: str, command: Sequence[str], timeout_s: float = 60.0) -> Child:
         """Starts a child and waits for its `listening on URL` line. Raises StartError when none comes."""
@@ -67,8 +75,8 @@ class Processes:
 
     async def stop(self, child: Child) -> None:
         """Ends one child before the others, and waits until it is gone."""
-        self._children.remove(child)
         await self._end(child)
+        self._children.remove(child)
 
     async def _read(self, process: Process, log: Path, url: asyncio.Future[str]) -> None:
         """Copies the child's output to its log, from the first line to the last."""
@@ -85,12 +93,22 @@ class Processes:
             reason = "; ".join(last) or "it printed nothing"
             url.set_exception(StartError(f"{log.stem} ended with status {status}: {reason}"))
 
+    async def _end_all(self) -> None:
+        for child in reversed(self._children):
+            await self._end(child)
+
     async def _end(self, child: Child) -> None:
-        if child.process.returncode is None:
-            child.process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(self.stop_timeout_s):
-                    await child.process.wait()
-            except TimeoutError:
-                child.process.kill()
-        await child.reading
+        """SIGTERM, time to leave, SIGKILL."""
+        _send(child.process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(self.stop_timeout_s):
+                await child.process.wait()
+        except TimeoutError:
+            _send(child.process, signal.SIGKILL)
+        # Not by awaiting it: whoever cancels this must not cancel the reading, which would leave the pipe full.
+        await asyncio.wait([child.reading])
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # It is gone already.
+        process.send_signal(number)

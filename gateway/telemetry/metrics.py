@@ -26,6 +26,7 @@ LATENCY_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+CANCEL_BOUNDS_S = (0.0001, 0.001, 0.005, 0.02, 0.1, 1.0)
 PHASE_BOUNDS_S = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 
@@ -62,13 +63,23 @@ Key = TypeVar("Key", bound=Labels)
 class _Series:
     """What is counted for one route and pool."""
 
-    __slots__ = ("chunks", "completion_tokens", "duration", "first_token", "phases", "prompt_tokens", "response_bytes")
+    __slots__ = (
+        "chunks",
+        "completion_tokens",
+        "duration",
+        "first_token",
+        "phases",
+        "prompt_tokens",
+        "response_bytes",
+        "saved_tokens",
+    )
 
     def __init__(self) -> None:
         self.chunks = 0
         self.response_bytes = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.saved_tokens = 0
         self.duration = _Histogram(LATENCY_BOUNDS_S)
         self.first_token = _Histogram(LATENCY_BOUNDS_S)
         self.phases = {phase: _Histogram(PHASE_BOUNDS_S) for phase in PHASES}
@@ -89,10 +100,11 @@ class GatewayMetrics(Collector):
         self._requests: dict[tuple[str, str, int | None, str], int] = defaultdict(int)
         self._errors: dict[Labels, int] = defaultdict(int)
         self._failed_attempts: dict[Labels, int] = defaultdict(int)
+        self._cancel = _Histogram(CANCEL_BOUNDS_S)
         self._series: dict[tuple[str, str], _Series] = defaultdict(_Series)
 
-    def observe(self, record: GatewayRecord) -> None:
-        """Counts one finished request."""
+    def observe(self, record: GatewayRecord, saved_tokens: int = 0) -> None:
+        """Counts one finished request. `saved_tokens` estimates what cancelling it spared its engine."""
         route, pool = record.route or NONE, record.pool or NONE
         self._requests[route, pool, record.status, record.outcome] += 1
         if record.error_kind is not None:
@@ -102,6 +114,7 @@ class GatewayMetrics(Collector):
         series.response_bytes += record.response_bytes
         series.prompt_tokens += record.prompt_tokens or 0
         series.completion_tokens += record.completion_tokens or 0
+        series.saved_tokens += saved_tokens
         if record.first_token_ns is not None:
             series.first_token.observe(record.first_token_ns * 1e-9)
         # Marks are in order of time: each phase lasts until the next mark.
@@ -111,6 +124,10 @@ class GatewayMetrics(Collector):
                 series.phases[started].observe((at_ns - since_ns) * 1e-9)
             started, since_ns = mark, at_ns
         series.duration.observe(since_ns * 1e-9)
+
+    def cancelled(self, seconds: float) -> None:
+        """A client left; its engine's connection was closed that much later."""
+        self._cancel.observe(seconds)
 
     def attempt_failed(self, pool: str, endpoint: str, kind: str) -> None:
         """Counts one failed try on an endpoint, whether or not another one saved the request."""
@@ -131,6 +148,12 @@ class GatewayMetrics(Collector):
             "Tries on an endpoint that failed before a response.",
             ("pool", "endpoint", "kind"),
             self._failed_attempts,
+        )
+        yield _histogram(
+            "weir_cancel_propagation_seconds",
+            "From a client's leaving to the closing of its engine's connection.",
+            (),
+            {(): self._cancel},
         )
         yield from self._collect_series()
         yield GaugeMetricFamily("weir_in_flight_requests", "Requests being handled.", value=self._in_flight())
@@ -161,6 +184,12 @@ class GatewayMetrics(Collector):
         )
         tokens = {(*key, "prompt"): one.prompt_tokens for key, one in series.items()}
         tokens |= {(*key, "completion"): one.completion_tokens for key, one in series.items()}
+        yield _counter(
+            "weir_tokens_not_generated_estimate",
+            "Estimate: what cancelled requests could still have generated, max_tokens less the events relayed.",
+            labels,
+            {key: one.saved_tokens for key, one in series.items()},
+        )
         yield _counter("weir_tokens", "Tokens that engines reported as usage.", (*labels, "direction"), tokens)
         yield _histogram(
             "weir_request_duration_seconds",

@@ -55,10 +55,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._on_idle_close = on_idle_close
         self._transport: asyncio.Transport | None = None
         self.closed = False
+        self._paused = False
         self.reused = False
+        self.on_closed: Callable[[], object] | None = None
+        """Called once when the connection is really gone."""
         self._loop = asyncio.get_running_loop()
         self._head: asyncio.Future[ResponseHead] | None = None
         self._end: asyncio.Future[None] | None = None
+        self._more: asyncio.Future[None] | None = None
+        """Done when there is more of a body that nobody relays yet."""
         self._sink: Sink | None = None
         self._reset()
 
@@ -87,6 +92,18 @@ class UpstreamConnection(asyncio.Protocol):
         assert self._head is not None
         return await self._head
 
+    async def opening(self, beyond_bytes: int) -> bytes:
+        """The body so far, once it has more than `beyond_bytes` or has ended. For between `head` and `relay`.
+
+        Raises GatewayError when it is cut short before.
+        """
+        while self._early_bytes <= beyond_bytes and not self._complete:
+            if self._failure is not None:
+                raise self._failure
+            self._more = self._loop.create_future()
+            await self._more
+        return b"".join(self._body)
+
     def relay(self, sink: Sink) -> asyncio.Future[None]:
         """Hands every body byte to `sink`, starting now with what has arrived already.
 
@@ -101,21 +118,24 @@ class UpstreamConnection(asyncio.Protocol):
             self._end.set_exception(self._failure)
         elif self._early_bytes > EARLY_BODY_BYTES:
             self.resume()
+        self._more = None
         return self._end
 
     def pause(self) -> None:
         """Stops reading, so that the engine feels its client's slowness."""
         if self._transport is not None and not self.closed:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._transport is not None and not self.closed:
+        if self._paused and self._transport is not None and not self.closed:
+            self._paused = False
             self._transport.resume_reading()
 
     def fail(self, error: GatewayError) -> None:
         """Ends the request in flight with `error` and cuts the connection."""
         self._failure = self._failure or error
-        for waiter in (self._end, self._head) if self._answered else (self._head,):
+        for waiter in (self._end, self._more) if self._answered else (self._head,):
             if waiter is not None and not waiter.done():
                 waiter.set_exception(error)
         self.abort()
@@ -128,15 +148,22 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
 
     @property
+    def complete(self) -> bool:
+        """The whole answer has arrived."""
+        return self._complete
+
+    @property
     def reusable(self) -> bool:
         """Whether the exchange ended exactly where its framing says and both sides keep the connection."""
         return self._complete and self._keep_alive and not self.closed
 
     def rest(self) -> None:
         """Makes the connection ready for its next request."""
-        self._sink = self._head = self._end = None
+        self._sink = self._head = self._end = self._more = None
         self.reused = True
         self._reset()
+        # The last bytes of an answer may have filled the client's buffer; idle, it must hear the engine leave.
+        self.resume()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -164,8 +191,10 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._sink is not None:
             self._flush()
             self._settle()
-        elif self._early_bytes > EARLY_BODY_BYTES:
-            self.pause()
+        else:
+            self._settle()
+            if self._early_bytes > EARLY_BODY_BYTES:
+                self.pause()
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -179,7 +208,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._broken(self._refused)
 
     def _settle(self) -> None:
-        """Wakes whoever awaits the end, once it is there."""
+        """Wakes whoever awaits more of the body, or its end once it is there."""
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
         if self._complete and self._end is not None and not self._end.done():
             self._end.set_result(None)
 
@@ -188,6 +219,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        if self.on_closed is not None:
+            self.on_closed()
         if self._head is None:
             self._on_idle_close(self)
         elif not self._answered:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app import Gateway
 from gateway.config import Config
@@ -32,6 +34,26 @@ class RunningGateway:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A raw connection, for tests that care about bytes or about leaving."""
         return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A request on a raw connection, sent but not waited for."""
+        reader, writer = await self.connect()
+        writer.write(wire(body))
+        return reader, writer
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """One series as a scrape shows it; 0 where it is not there."""
+        text = (await self.client.get("/metrics")).text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return sum(sample.value for sample in samples if (sample.name, sample.labels) == (name, labels))
+
+    def breakers(self) -> dict[str, str]:
+        """State of every endpoint's breaker."""
+        return {endpoint.name: endpoint.breaker for endpoint in self.gateway.fleet.snapshot()}
+
+    def in_flight(self) -> list[int]:
+        """Requests in flight at each endpoint, as their ledgers say."""
+        return [endpoint.in_flight for endpoint in self.gateway.fleet.snapshot()]
 
     async def settled(self) -> None:
         """Waits until nothing is in flight."""
@@ -90,4 +112,24 @@ def start_gateway(tmp_path: Path) -> StartGateway:
     return start
 
 
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+def wire(body: dict[str, Any]) -> bytes:
+    """A chat request as it goes over a connection."""
+    data = msgspec.json.encode(body)
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    """The error object of a body or of one event's data."""
+    return msgspec.json.decode(body)["error"]  # type: ignore[no-any-return]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for a state that nothing announces."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+STREAMED = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+"""A stream whose client asks for usage itself: every byte reaches it as the engine sent it."""

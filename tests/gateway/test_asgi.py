@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from gateway.app import Gateway
-from tests.gateway.conftest import CHAT, RunningGateway, make_config
+from tests.gateway.conftest import CHAT, STREAMED, RunningGateway, make_config
 from tests.scripted_engine import (
     DONE,
     LAST_CHUNK,
@@ -48,7 +48,7 @@ async def asgi_gateway(engine_url: str, records: Path, **sections: Any) -> Async
 
 async def test_a_stream_and_its_record_are_the_same(tmp_path: Path) -> None:
     async with running(whole_stream) as engine, asgi_gateway(engine.url, tmp_path / "r") as gateway:
-        response = await gateway.client.post("/v1/chat/completions?a=b", json={**CHAT, "stream": True})
+        response = await gateway.client.post("/v1/chat/completions?a=b", json=STREAMED)
         [record] = await gateway.records()
         models = await gateway.client.get("/v1/models")
     assert response.content == b"".join(STREAM)

@@ -9,7 +9,11 @@ import pytest
 
 from gateway import errors
 from gateway.errors import GatewayError
+from protocol.first_event import ErrorInfo
 
+FULL = ErrorInfo(
+    status=503, message="The request queue is full; try again later.", kind="SERVICE_UNAVAILABLE", error={"code": 503}
+)
 SAMPLES: dict[str, GatewayError] = {
     "invalid_request": errors.invalid_request("`stream` must be true or false.", "stream"),
     "missing_model": errors.missing_model(["m", "n"]),
@@ -28,6 +32,8 @@ SAMPLES: dict[str, GatewayError] = {
     "garbage": errors.garbage("Invalid response line"),
     "truncated": errors.truncated("the connection was closed"),
     "error_in_stream": errors.error_in_stream(),
+    "answered_in_stream": errors.answered_in_stream(FULL),
+    "answered_too_late": errors.answered_too_late(503),
     "first_byte_timeout": errors.first_byte_timeout(300.0),
     "chunk_gap_timeout": errors.chunk_gap_timeout(120.0),
     "total_timeout": errors.total_timeout(3600.0),
@@ -70,7 +76,7 @@ def test_the_message_is_a_sentence_with_a_remedy(error: GatewayError) -> None:
 
 @ALL
 def test_whoever_is_told_to_come_back_is_told_when(error: GatewayError) -> None:
-    comes_back = error.status == 503 and not error.retryable
+    comes_back = error.status == 503 and not error.retryable and error.engine_error is None
     assert (error.retry_after_s is not None) is comes_back
     assert error.retry_after_s is None or error.retry_after_s >= 1
 
@@ -95,3 +101,25 @@ def test_messages_carry_the_numbers_and_names_that_matter() -> None:
 def test_a_made_up_model_name_is_not_repeated_at_length() -> None:
     assert "`" + "x" * 100 + "`" in errors.unknown_model("x" * 100, ["m"]).message
     assert "`" + "x" * 100 + "…`" in errors.unknown_model("x" * 101, ["m"]).message
+
+
+def in_stream(status: int) -> GatewayError:
+    return errors.answered_in_stream(ErrorInfo(status=status, message="No.", kind=None, error={"message": "No."}))
+
+
+@pytest.mark.parametrize(
+    ("status", "source"),
+    [(400, "client"), (404, "client"), (408, "upstream"), (422, "client"), (429, "upstream"), (500, "upstream")],
+)
+def test_an_error_in_a_success_is_whose_its_status_says(status: int, source: str) -> None:
+    assert (in_stream(status).source, in_stream(status).status) == (source, status)
+
+
+def test_the_failure_policies_see_the_status_that_an_engine_meant_and_else_the_kind() -> None:
+    assert (in_stream(503).cause, in_stream(503).engine_error) == (503, {"message": "No."})
+    assert errors.closed_before_response().cause == "closed_before_response"
+
+
+def test_a_refusal_to_start_is_one_line_for_each_problem() -> None:
+    refused = errors.ConfigError(["weir.yaml:3: a", "weir.yaml:4: b"])
+    assert (str(refused), refused.problems) == ("weir.yaml:3: a\nweir.yaml:4: b", ["weir.yaml:3: a", "weir.yaml:4: b"])

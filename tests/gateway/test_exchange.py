@@ -15,6 +15,7 @@ from gateway.discovery import static
 from gateway.exchange import MAX_JSON_BYTES, BodyWatch, Exchange
 from gateway.fleet import Fleet
 from gateway.model import Headers, RequestHead
+from gateway.upstream.client import UpstreamClient
 from protocol.openai import Usage, peek_request
 from protocol.records import PHASES, GatewayRecord
 from protocol.traceparent import TraceParent
@@ -42,7 +43,11 @@ class Client:
 
     def start(self, status: int, headers: Headers) -> None: ...
 
+    chunk_writer = None
+
     def write(self, data: bytes) -> None: ...
+
+    def flush(self) -> None: ...
 
     def end(self) -> None: ...
 
@@ -87,7 +92,9 @@ def routed(body: bytes) -> Exchange:
     x = exchange(PARENT)
     x.body, x.peek = body, peek_request(body)
     x.route, x.pool = "m", Fleet(config, static.addresses).pools["p"]
-    x.endpoint, x.attempts, x.status = x.pool.endpoints[0], 2, 200
+    for _ in range(2):
+        x.begin(x.pool.endpoints[0], TRACE)
+    x.status = 200
     return x
 
 
@@ -133,30 +140,48 @@ def test_what_the_body_said_is_asked_for_once() -> None:
     assert x.seen() is seen
 
 
-def test_a_second_attempt_makes_void_what_the_first_did_after_routing() -> None:
-    x = exchange()
-    for phase in ("receive", "admit", "route", "connect", "send", "first_byte"):
+def test_the_marks_are_those_of_the_last_attempt() -> None:
+    x = routed(b'{"model":"m"}')
+    for phase in ("receive", "admit", "route"):
         x.mark(phase)
-    x.again()
-    x.mark("connect")
-    assert list(x.marks) == ["receive", "admit", "route", "connect"]
+    endpoint = x.pool.endpoints[0] if x.pool else pytest.fail("routed")
+    first = x.begin(endpoint, TRACE)
+    for phase in ("connect", "send", "first_byte"):
+        first.mark(phase)
+    x.begin(endpoint, TRACE).mark("connect")
     marks = finished(x).marks_ns
     assert list(marks) == ["receive", "admit", "route", "connect", "finish", "end"]
     assert sorted(marks.values()) == list(marks.values())
 
 
-@given(attempts=st.lists(st.integers(0, 3), max_size=4))
-def test_marks_are_in_the_order_of_phases_whatever_attempts_came_to(attempts: list[int]) -> None:
-    x = exchange()
-    for phase in PHASES[:3]:
-        x.mark(phase)
-    for reached in attempts:
-        x.again()
-        for phase in PHASES[3 : 3 + reached]:
-            x.mark(phase)
+@given(reached=st.integers(0, 8))
+def test_marks_are_in_the_order_of_phases_however_far_it_came(reached: int) -> None:
+    x = routed(b'{"model":"m"}')
+    assert x.attempt is not None
+    for phase in PHASES[:reached]:
+        (x.attempt if phase in ("connect", "send", "first_byte") else x).mark(phase)
     marks = finished(x).marks_ns
     assert list(marks) == [phase for phase in (*PHASES, "end") if phase in marks]
     assert sorted(marks.values()) == list(marks.values())
+
+
+def test_an_attempt_counts_as_in_flight_until_it_is_let_go_of() -> None:
+    x, upstream = routed(b'{"model":"m"}'), UpstreamClient()
+    assert x.pool is not None
+    [endpoint] = x.pool.endpoints
+    assert (endpoint.in_flight, len(x.open)) == (2, 2)
+    for attempt in list(x.open):
+        for _ in range(2):
+            x.end(attempt, upstream)
+    assert (endpoint.in_flight, x.open) == (0, [])
+
+
+def test_the_usage_of_a_stream_that_was_cut_is_what_was_relayed() -> None:
+    x = routed(b'{"model":"m","stream":true}')
+    x.observe(streams=True).feed(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', 1)
+    x.outcome = "client_gone"
+    record = finished(x)
+    assert (record.prompt_tokens, record.completion_tokens, record.usage_partial) == (None, 1, True)
 
 
 @given(sizes=st.lists(st.integers(0, 500), min_size=1, max_size=10), gaps=st.lists(st.integers(0, 99), min_size=10))

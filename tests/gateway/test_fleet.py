@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config, HealthConfig
+from gateway.config import Config
 from gateway.discovery import static
 from gateway.fleet import Endpoint, Fleet, Pool
 
 HANG = b""
 """An answer that never comes."""
+
+NOW_S = 1000.0
 
 
 class Engine:
@@ -84,19 +86,20 @@ def changes() -> Iterator[Changes]:
     logger.removeHandler(handler)
 
 
-def config(*urls: str, policy: str = "least_in_flight", engine: str = "vllm", **health: Any) -> Config:
-    pool = {
-        "engine": engine,
+def config(*urls: str, pool: dict[str, Any] | None = None, **health: Any) -> Config:
+    settings = {
+        "engine": "vllm",
         "endpoints": [{"url": url} for url in urls],
-        "policy": policy,
         "health": {"interval_s": 0.01, "timeout_s": 1.0, "unhealthy_after": 1, **health},
+        **(pool or {}),
     }
-    return Config.model_validate({"pools": {"p": pool}, "routes": [{"model": "m", "split": {"p": 1}}]})
+    return Config.model_validate({"pools": {"p": settings}, "routes": [{"model": "m", "split": {"p": 1}}]})
 
 
-def pool_of(count: int, policy: str = "least_in_flight", **health: Any) -> Pool:
+def pool_of(count: int, policy: str = "least_in_flight", *, health: dict[str, Any] | None = None, **pool: Any) -> Pool:
     urls = [f"http://10.0.0.{number}" for number in range(1, count + 1)]
-    return Fleet(config(*urls, policy=policy, **health), static.addresses).pools["p"]
+    settings = config(*urls, pool={"policy": policy, **pool}, **(health or {}))
+    return Fleet(settings, static.addresses).pools["p"]
 
 
 @asynccontextmanager
@@ -115,7 +118,7 @@ def checked(endpoint: Endpoint, checks: str) -> str:
     """Health after each check: `.` passes and `x` fails in, `H` healthy and `u` unhealthy out."""
     states = ""
     for check in checks:
-        endpoint.note_check("/health answered 500" if check == "x" else None)
+        endpoint.note_check("/health answered 500" if check == "x" else None, NOW_S)
         states += "H" if endpoint.healthy else "u"
     return states
 
@@ -132,11 +135,10 @@ def checked(endpoint: Endpoint, checks: str) -> str:
 def test_each_change_takes_that_many_equal_results_in_a_row(
     unhealthy_after: int, healthy_after: int, checks: str, states: str
 ) -> None:
-    health = HealthConfig(unhealthy_after=unhealthy_after, healthy_after=healthy_after)
-    endpoint = pool_of(1).endpoints[0]
-    fresh = Endpoint(endpoint.address, endpoint.kind, health)
-    assert fresh.healthy
-    assert checked(fresh, checks) == states
+    pool = pool_of(1, health={"unhealthy_after": unhealthy_after, "healthy_after": healthy_after})
+    [endpoint] = pool.endpoints
+    assert endpoint.healthy
+    assert checked(endpoint, checks) == states
 
 
 def test_the_last_failure_outlives_the_recovery_and_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,35 +149,17 @@ def test_the_last_failure_outlives_the_recovery_and_changes_are_logged_once(capl
     assert caplog.messages == ["endpoint p-0 is unhealthy: /health answered 500", "endpoint p-0 is healthy again"]
 
 
-def test_leases_are_counted_however_they_end() -> None:
-    endpoint = pool_of(1).endpoints[0]
-    with endpoint:
-        with endpoint:
-            assert endpoint.in_flight == 2
-        assert endpoint.in_flight == 1
-        for failure in (ValueError, asyncio.CancelledError, GeneratorExit):
-            with pytest.raises(failure), endpoint:
-                raise failure
-    assert endpoint.in_flight == 0
+def names(endpoints: list[Endpoint]) -> list[str]:
+    return [endpoint.address.name for endpoint in endpoints]
 
 
-async def test_a_lease_ends_with_a_cancelled_task() -> None:
-    endpoint = pool_of(1).endpoints[0]
-
-    async def hold() -> None:
-        with endpoint:
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(hold())
-    await asyncio.sleep(0)
-    assert endpoint.in_flight == 1
-    task.cancel()
-    await asyncio.wait([task])
-    assert endpoint.in_flight == 0
-
-
-def first_names(pool: Pool, times: int) -> list[str]:
-    return [pool.candidates()[0].address.name for _ in range(times)]
+def first_names(pool: Pool, times: int, now_s: float = NOW_S) -> list[str]:
+    """Which endpoint each of so many new requests would go to first."""
+    firsts = []
+    for _ in range(times):
+        pool.advance()
+        firsts.append(pool.candidates(now_s)[0].address.name)
+    return firsts
 
 
 def test_candidates_are_all_healthy_endpoints_best_first() -> None:
@@ -183,7 +167,7 @@ def test_candidates_are_all_healthy_endpoints_best_first() -> None:
     for endpoint, in_flight in zip(pool.endpoints, (3, 0, 2, 1), strict=True):
         endpoint.in_flight = in_flight
     pool.endpoints[3].healthy = False
-    assert [endpoint.address.name for endpoint in pool.candidates()] == ["p-1", "p-2", "p-0"]
+    assert names(pool.candidates(NOW_S)) == ["p-1", "p-2", "p-0"]
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_in_flight"])
@@ -208,27 +192,141 @@ def test_a_pool_without_healthy_endpoints_has_no_candidates() -> None:
     assert pool.available
     pool.endpoints[0].healthy = False
     assert pool.available
-    assert pool.candidates() == [pool.endpoints[1]]
+    assert pool.candidates(NOW_S) == [pool.endpoints[1]]
     pool.endpoints[1].healthy = False
     assert not pool.available
-    assert pool.candidates() == []
+    assert pool.candidates(NOW_S) == []
+
+
+def trip(endpoint: Endpoint, now_s: float) -> None:
+    """As many failed requests in a row as open the endpoint's breaker."""
+    for _ in range(5):
+        endpoint.breaker.note(now_s, endpoint.breaker.begin(now_s), ok=False)
+
+
+def test_later_tries_of_a_request_keep_to_its_order() -> None:
+    pool = pool_of(3, "round_robin")
+    pool.advance()
+    assert names(pool.candidates(NOW_S)) == names(pool.candidates(NOW_S)) == ["p-1", "p-2", "p-0"]
+
+
+def test_a_draining_endpoint_gets_nothing_new_and_counts_as_not_available() -> None:
+    pool = pool_of(2)
+    pool.endpoints[0].draining = True
+    assert names(pool.candidates(NOW_S)) == ["p-1"]
+    pool.endpoints[1].draining = True
+    assert pool.candidates(NOW_S) == []
+    assert not pool.available
+
+
+def test_an_endpoint_whose_breaker_is_open_is_left_out_until_it_has_rested() -> None:
+    pool = pool_of(3)
+    trip(pool.endpoints[1], NOW_S)
+    assert names(pool.candidates(NOW_S)) == ["p-0", "p-2"]
+    rested_s = pool.endpoints[1].breaker.until_s
+    assert rested_s == NOW_S + pool.config.breaker.open_s
+    assert sorted(names(pool.candidates(rested_s))) == ["p-0", "p-1", "p-2"]
+    pool.endpoints[1].breaker.begin(rested_s)
+    assert names(pool.candidates(rested_s)) == ["p-0", "p-2"], "one probe is out; it decides"
+
+
+def test_the_last_endpoint_is_never_left_out() -> None:
+    alone = pool_of(1, max_ejection_share=1.0)
+    trip(alone.endpoints[0], NOW_S)
+    assert alone.candidates(NOW_S) == alone.endpoints
+    pair = pool_of(2, max_ejection_share=1.0)
+    trip(pair.endpoints[0], NOW_S)
+    pair.endpoints[1].healthy = False
+    assert names(pair.candidates(NOW_S)) == ["p-0"], "the other one is known to be down"
+
+
+@pytest.mark.parametrize(
+    ("share", "left"),
+    # Tripped first, p-0 has rested longest and is the first to be taken back.
+    [(0.0, ["p-0", "p-1", "p-2"]), (0.25, ["p-0", "p-1", "p-2"]), (0.5, ["p-0", "p-1"]), (1.0, ["p-0"])],
+)
+def test_breakers_leave_out_no_more_than_their_share_of_the_pool(share: float, left: list[str]) -> None:
+    pool = pool_of(4, max_ejection_share=share)
+    for number, endpoint in enumerate(pool.endpoints):
+        trip(endpoint, NOW_S + number * 0.1)
+    assert sorted(names(pool.candidates(NOW_S + 0.5))) == left
+
+
+def recovered(pool: Pool, position: int, now_s: float) -> None:
+    endpoint = pool.endpoints[position]
+    endpoint.note_check("/health answered 500", now_s)
+    endpoint.note_check(None, now_s)
+    assert (endpoint.healthy, endpoint.healthy_since_s) == (True, now_s)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "least_in_flight"])
+def test_an_endpoint_that_is_healthy_again_starts_slowly(policy: str) -> None:
+    pool = pool_of(2, policy, slow_start_s=10.0)
+    recovered(pool, 0, NOW_S)
+    share = [first_names(pool, 1100, NOW_S + age_s).count("p-0") / 1100 for age_s in (0.0, 5.0, 10.0)]
+    # Weights 0.1, 0.5 and 1 beside the other one's 1.
+    assert share == pytest.approx([1 / 11, 1 / 3, 1 / 2], abs=0.01)
+
+
+def test_a_slow_start_holds_for_load_too_and_for_an_endpoint_whose_breaker_closed() -> None:
+    pool = pool_of(2, slow_start_s=10.0)
+    endpoint, other = pool.endpoints
+    trip(endpoint, NOW_S)
+    closed_s = endpoint.breaker.until_s
+    endpoint.breaker.note(closed_s, endpoint.breaker.begin(closed_s), ok=True)
+    endpoint.in_flight, other.in_flight = 1, 9
+    assert first_names(pool, 3, closed_s) == ["p-1"] * 3, "one request is to it as ten are to the other"
+    other.in_flight = 11
+    assert first_names(pool, 3, closed_s) == ["p-0"] * 3
+    assert first_names(pool, 3, closed_s + 10) == ["p-0"] * 3
+
+
+def test_without_slow_start_a_recovered_endpoint_has_its_share_at_once() -> None:
+    pool = pool_of(2, slow_start_s=0)
+    recovered(pool, 0, NOW_S)
+    assert first_names(pool, 4).count("p-0") == 2
+
+
+def test_a_pool_that_hedges_has_a_budget_of_its_own_for_that() -> None:
+    assert pool_of(2).hedges is None
+    pool = pool_of(2, hedge={"budget_min_per_s": 0.2}, retry={"budget_min_per_s": 0.5})
+    assert pool.hedges is not None
+    assert (pool.hedges.balance(NOW_S), pool.retries.balance(NOW_S)) == (pytest.approx(2.0), pytest.approx(5.0))
+
+
+def test_an_endpoint_is_found_by_its_name() -> None:
+    fleet = Fleet(config("http://10.0.0.1", "http://10.0.0.2"), static.addresses)
+    assert fleet.endpoint("p-1") is fleet.pools["p"].endpoints[1]
+    assert fleet.endpoint("q-0") is None
+
+
+def test_the_pools_that_can_serve_are_known_after_a_refresh() -> None:
+    fleet = Fleet(config("http://10.0.0.1"), static.addresses)
+    assert fleet.available == {"p"}
+    fleet.pools["p"].endpoints[0].draining = True
+    fleet.refresh()
+    assert fleet.available == set()
 
 
 @pytest.mark.parametrize(
     ("interval_s", "healthy_after", "expected"), [(2.0, 1, 2), (2.0, 3, 6), (0.1, 1, 1), (0.6, 3, 2)]
 )
 def test_a_client_may_come_back_when_an_endpoint_can(interval_s: float, healthy_after: int, expected: int) -> None:
-    assert pool_of(1, interval_s=interval_s, healthy_after=healthy_after).retry_after_s == expected
+    assert pool_of(1, health={"interval_s": interval_s, "healthy_after": healthy_after}).retry_after_s == expected
 
 
-def test_the_snapshot_shows_every_endpoint_as_it_is() -> None:
+async def test_the_snapshot_shows_every_endpoint_as_it_is() -> None:
     fleet = Fleet(config("http://10.0.0.1:8000/x", "http://10.0.0.2"), static.addresses)
     endpoint = fleet.pools["p"].endpoints[1]
-    endpoint.note_check("/health answered 500")
+    endpoint.note_check("/health answered 500", NOW_S)
+    endpoint.draining = True
+    trip(endpoint, asyncio.get_running_loop().time())
     endpoint.in_flight, endpoint.models = 3, [{"id": "m"}]
     first, second = fleet.snapshot()
     assert (first.pool, first.name, first.url, first.engine) == ("p", "p-0", "http://10.0.0.1:8000/x", "vllm")
     assert (first.healthy, first.in_flight, first.last_failure, first.models) == (True, 0, None, [])
+    assert (first.draining, first.breaker) == (False, "closed")
+    assert (second.draining, second.breaker) == (True, "open")
     assert (second.healthy, second.in_flight, second.last_failure, second.models) == (
         False, 3, "/health answered 500", [{"id": "m"}],
     )  # fmt: skip
@@ -313,7 +411,7 @@ async def test_an_engine_that_does_not_say_its_models_is_still_healthy_and_asked
 
 async def test_each_engine_kind_is_asked_at_its_own_health_path(engine: Engine) -> None:
     engine.answers["/ready"] = answer(200)
-    async with checking(config(engine.url, engine="sglang")):
+    async with checking(config(engine.url, pool={"engine": "sglang"})):
         await engine.was_asked("/ready", "/v1/models", "/ready")
 
 

@@ -1,4 +1,7 @@
-"""The request path through real sockets: what reaches the engine, what reaches the client, what is recorded."""
+"""The request path through real sockets: what reaches the engine, what reaches the client, what is recorded.
+
+Failures, retries, first events and leaving clients have files of their own beside this one.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import msgspec
 import pytest
 
 from protocol.records import PHASES
-from tests.gateway.conftest import CHAT, StartGateway
+from tests.gateway.conftest import CHAT, STREAMED, StartGateway, error_of, until
 from tests.scripted_engine import (
+    ANSWER,
     DONE,
     LAST_CHUNK,
     SSE_HEAD,
@@ -17,25 +21,14 @@ from tests.scripted_engine import (
     USAGE,
     Conversation,
     Received,
+    answer,
     chunk,
     json_response,
     running,
+    silence,
     token,
     whole_stream,
 )
-
-ANSWER = (
-    b'{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},'
-    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}'
-)
-
-
-async def answer(request: Received, conversation: Conversation) -> None:
-    await conversation.send(json_response(ANSWER, extra=b"x-engine: yes\r\nconnection: keep-alive\r\n"))
-
-
-def error_of(body: bytes) -> dict[str, object]:
-    return msgspec.json.decode(body)["error"]  # type: ignore[no-any-return]
 
 
 async def test_a_json_answer_passes_untouched_and_is_recorded(start_gateway: StartGateway) -> None:
@@ -62,7 +55,7 @@ async def test_a_json_answer_passes_untouched_and_is_recorded(start_gateway: Sta
 
 async def test_a_stream_arrives_byte_for_byte_with_its_usage_recorded(start_gateway: StartGateway) -> None:
     async with running(whole_stream) as engine, start_gateway([engine.url]) as gateway:
-        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        response = await gateway.client.post("/v1/chat/completions", json=STREAMED)
         [record] = await gateway.records()
 
     assert response.content == b"".join(STREAM)
@@ -84,7 +77,7 @@ async def test_chunks_arrive_when_the_engine_writes_them(start_gateway: StartGat
         await conversation.send(chunk(token("b", "stop")) + chunk(DONE) + LAST_CHUNK)
 
     async with running(hesitant) as engine, start_gateway([engine.url]) as gateway:
-        async with gateway.client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
+        async with gateway.client.stream("POST", "/v1/chat/completions", json=STREAMED) as response:
             pieces = response.aiter_raw()
             assert await anext(pieces) == token("a")
             go_on.set()
@@ -102,7 +95,7 @@ async def test_any_split_of_the_engines_bytes_gives_the_same_stream(start_gatewa
             await asyncio.sleep(0)
 
     async with running(dribble) as engine, start_gateway([engine.url]) as gateway:
-        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        response = await gateway.client.post("/v1/chat/completions", json=STREAMED)
         [record] = await gateway.records()
     assert response.content == b"".join(STREAM)
     assert (record.outcome, record.completion_tokens, record.events) == ("ok", 3, 5)
@@ -185,162 +178,6 @@ async def test_a_body_that_is_not_json_goes_to_the_only_route(start_gateway: Sta
     assert engine.requests[0].headers["content-type"].startswith("multipart/form-data; boundary=")
 
 
-async def test_an_engine_that_is_down_is_503_with_retry_after(start_gateway: StartGateway) -> None:
-    async with running(answer) as engine:
-        gone = engine.url
-    async with start_gateway([gone], pool={"health": {"interval_s": 5.0, "healthy_after": 2}}) as gateway:
-        response = await gateway.client.post("/v1/chat/completions", json=CHAT)
-        [record] = await gateway.records()
-    assert response.status_code == 503
-    assert response.headers["retry-after"] == "10"
-    assert error_of(response.content)["type"] == "no_endpoint"
-    assert gone not in response.text
-    assert (record.attempts, record.error_kind) == (1, "no_endpoint")
-
-
-async def test_a_dead_endpoint_is_passed_over_for_a_live_one(start_gateway: StartGateway) -> None:
-    async with running(answer) as dead:
-        gone = dead.url
-    async with running(answer) as engine:
-        async with start_gateway([gone, engine.url], pool={"health": {"interval_s": 60.0}}) as gateway:
-            responses = [await gateway.client.post("/v1/chat/completions", json=CHAT) for _ in range(4)]
-            records = await gateway.records()
-    assert [response.status_code for response in responses] == [200] * 4
-    assert {record.endpoint for record in records} == {"p-1"}
-    assert sorted(record.attempts for record in records) == [1, 1, 2, 2]
-
-
-async def garbage(request: Received, conversation: Conversation) -> None:
-    await conversation.send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
-    await conversation.until_left()
-
-
-async def endless_head(request: Received, conversation: Conversation) -> None:
-    await conversation.send(b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 999) for n in range(100)))
-    await conversation.until_left()
-
-
-async def hang_up(request: Received, conversation: Conversation) -> None:
-    conversation.writer.close()
-
-
-async def silence(request: Received, conversation: Conversation) -> None:
-    await conversation.until_left()
-
-
-@pytest.mark.parametrize(
-    ("script", "status", "kind"),
-    [
-        (garbage, 502, "garbage"),
-        (endless_head, 502, "garbage"),
-        (hang_up, 502, "closed_before_response"),
-        (silence, 504, "first_byte_timeout"),
-    ],
-)
-async def test_an_engine_that_misbehaves_before_its_answer(
-    start_gateway: StartGateway, script: object, status: int, kind: str
-) -> None:
-    async with (
-        running(script) as engine,  # type: ignore[arg-type]
-        start_gateway([engine.url], pool={"timeouts": {"first_byte_s": 0.2}}) as gateway,
-    ):
-        response = await gateway.client.post("/v1/chat/completions", json=CHAT)
-        [record] = await gateway.records()
-        await asyncio.wait_for(engine.conversations[-1].left.wait(), 2)
-    assert (response.status_code, error_of(response.content)["type"]) == (status, kind)
-    assert (record.outcome, record.error_source, record.error_kind) == ("error", "upstream", kind)
-
-
-async def reset_midway(request: Received, conversation: Conversation) -> None:
-    await conversation.send(SSE_HEAD + chunk(token("a")))
-    await asyncio.sleep(0.01)
-    conversation.reset()
-
-
-async def broken_chunk(request: Received, conversation: Conversation) -> None:
-    await conversation.send(SSE_HEAD + chunk(token("a")) + b"zz\r\nnonsense")
-    await conversation.until_left()
-
-
-async def ends_without_saying_so(request: Received, conversation: Conversation) -> None:
-    await conversation.send(SSE_HEAD + chunk(token("a")) + LAST_CHUNK)
-
-
-async def stalls(request: Received, conversation: Conversation) -> None:
-    await conversation.send(SSE_HEAD + chunk(token("a")))
-    await conversation.until_left()
-
-
-@pytest.mark.parametrize(
-    ("script", "outcome", "kind"),
-    [
-        (reset_midway, "truncated", "truncated"),
-        (broken_chunk, "truncated", "truncated"),
-        (ends_without_saying_so, "truncated", "truncated"),
-        (stalls, "error", "chunk_gap_timeout"),
-    ],
-)
-async def test_a_stream_that_breaks_off_ends_in_an_in_band_error(
-    start_gateway: StartGateway, script: object, outcome: str, kind: str
-) -> None:
-    async with (
-        running(script) as engine,  # type: ignore[arg-type]
-        start_gateway([engine.url], pool={"timeouts": {"chunk_gap_s": 0.2}}) as gateway,
-    ):
-        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
-        [record] = await gateway.records()
-    first, last = response.content.strip().split(b"\n\n")
-    assert first + b"\n\n" == token("a")
-    error = error_of(last.removeprefix(b"data: "))
-    assert (error["type"], error["request_id"]) == (kind, record.request_id)
-    assert (record.outcome, record.error_kind, record.status) == (outcome, kind, 200)
-
-
-async def test_a_json_answer_that_breaks_off_is_cut_for_the_client_too(start_gateway: StartGateway) -> None:
-    async def cut(request: Received, conversation: Conversation) -> None:
-        await conversation.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
-        conversation.writer.close()
-
-    async with running(cut) as engine, start_gateway([engine.url]) as gateway:
-        reader, writer = await gateway.connect()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"model":"m"}')
-        seen = b""
-        try:
-            while data := await reader.read(65536):
-                seen += data
-        except ConnectionError:
-            pass
-        writer.close()
-        [record] = await gateway.records()
-    assert seen.endswith(b"\r\n\r\n{")
-    assert record.outcome == "truncated"
-
-
-async def test_an_error_inside_a_stream_passes_and_is_counted(start_gateway: StartGateway) -> None:
-    failure = b'data: {"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}\n\n'
-
-    async def dies(request: Received, conversation: Conversation) -> None:
-        await conversation.send(SSE_HEAD + chunk(token("a")) + chunk(failure) + chunk(DONE) + LAST_CHUNK)
-
-    async with running(dies) as engine, start_gateway([engine.url]) as gateway:
-        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
-        [record] = await gateway.records()
-    assert response.content == token("a") + failure + DONE
-    assert (record.outcome, record.error_source, record.error_kind) == ("error", "upstream", "error_in_stream")
-
-
-async def test_an_engines_error_response_passes_with_status_and_body(start_gateway: StartGateway) -> None:
-    body = b'{"object":"error","message":"The request queue is full.","type":"503","param":null,"code":503}'
-
-    async def full(request: Received, conversation: Conversation) -> None:
-        await conversation.send(json_response(body, status=503, extra=b"retry-after: 7\r\n"))
-
-    async with running(full) as engine, start_gateway([engine.url]) as gateway:
-        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
-    assert (response.status_code, response.content, response.headers["retry-after"]) == (503, body, "7")
-    assert response.headers["content-type"] == "application/json"
-
-
 async def test_a_connection_is_used_again_and_a_stale_one_replaced(start_gateway: StartGateway) -> None:
     async def leaves_after_second(request: Received, conversation: Conversation) -> None:
         if len(engine.requests) == 3 and request.connection == first_connection:
@@ -361,87 +198,10 @@ async def test_a_connection_is_used_again_and_a_stale_one_replaced(start_gateway
     assert [record.attempts for record in records] == [1, 1, 2]
 
 
-async def send_headers_only(request: Received, conversation: Conversation) -> None:
-    await conversation.send(SSE_HEAD)
-    await conversation.until_left()
-
-
-async def stream_for_ever(request: Received, conversation: Conversation) -> None:
-    await conversation.send(SSE_HEAD)
-    watching = asyncio.create_task(conversation.until_left())
-    try:
-        while not watching.done():
-            await conversation.send(chunk(token("a")))
-            await asyncio.sleep(0.002)
-    except ConnectionError:
-        pass
-    await watching
-
-
-@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("script", [silence, send_headers_only, stream_for_ever])
-async def test_a_client_that_leaves_frees_the_engine_in_every_phase(
-    start_gateway: StartGateway, script: object, stream: bool, reset: bool
-) -> None:
-    body = msgspec.json.encode({**CHAT, "stream": stream})
-    async with running(script) as engine, start_gateway([engine.url]) as gateway:  # type: ignore[arg-type]
-        _, writer = await gateway.connect()
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        async with asyncio.timeout(2):
-            while not engine.requests:
-                await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
-        if reset:
-            writer.transport.abort()
-        else:
-            writer.close()
-        await asyncio.wait_for(engine.conversations[engine.requests[0].connection].left.wait(), 1)
-        [record] = await gateway.records()
-        assert [endpoint.in_flight for endpoint in gateway.gateway.fleet.pools["p"].endpoints] == [0]
-    assert (record.outcome, record.error_kind) == ("client_gone", None)
-
-
-async def test_a_slow_reader_pauses_the_engine_and_loses_nothing(start_gateway: StartGateway) -> None:
-    block = b"data: " + b"x" * 65_000 + b"\n\n"
-    sent = 0
-
-    async def flood(request: Received, conversation: Conversation) -> None:
-        nonlocal sent
-        await conversation.send(SSE_HEAD)
-        for _ in range(400):
-            await conversation.send(chunk(block))
-            sent += 1
-        await conversation.send(chunk(DONE) + LAST_CHUNK)
-
-    body = msgspec.json.encode({**CHAT, "stream": True})
-    async with running(flood) as engine, start_gateway([engine.url]) as gateway:
-        reader, writer = await gateway.connect()
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        before = -1
-        async with asyncio.timeout(5):
-            while sent == 0 or sent != before:
-                before = sent
-                await asyncio.sleep(0.1)
-        held = sent
-        writer.transport.resume_reading()  # type: ignore[attr-defined]
-        received = 0
-        async with asyncio.timeout(20):
-            while received < 400 * len(block):
-                received += len(await reader.read(1 << 20))
-        writer.close()
-        [record] = await gateway.records()
-    assert held < 400, "the engine was never held back"
-    assert record.response_bytes == 400 * len(block) + len(DONE)
-
-
 async def test_the_in_flight_limit_turns_away_the_next_request(start_gateway: StartGateway) -> None:
     async with running(silence) as engine, start_gateway([engine.url], limits={"in_flight": 1}) as gateway:
         first = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=CHAT))
-        async with asyncio.timeout(2):
-            while not engine.requests:
-                await asyncio.sleep(0.001)
+        await until(lambda: engine.requests)
         second = await gateway.client.post("/v1/chat/completions", json=CHAT)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -470,6 +230,6 @@ async def test_usage_is_recorded_when_the_stream_is_one_read(start_gateway: Star
         await conversation.send(SSE_HEAD + chunk(token("a", "stop") + USAGE + DONE) + LAST_CHUNK)
 
     async with running(all_at_once) as engine, start_gateway([engine.url]) as gateway:
-        await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        await gateway.client.post("/v1/chat/completions", json=STREAMED)
         [record] = await gateway.records()
     assert (record.chunks, record.events, record.completion_tokens) == (1, 3, 3)

@@ -17,6 +17,7 @@ from protocol.openai import (
     Usage,
     answer_of,
     error_body,
+    family_of,
     finish_reason_of,
     models_body,
     peek_request,
@@ -33,7 +34,14 @@ def test_a_full_request_is_read_in_one_peek() -> None:
         b'"max_tokens":5,"max_completion_tokens":7,"n":2,"tools":[{"type":"function"}]}'
     )
     assert peek_request(body) == RequestPeek(
-        model="llama", stream=True, include_usage=True, user="u1", max_tokens=7, n=2, size_bytes=len(body)
+        model="llama",
+        stream=True,
+        include_usage=True,
+        stream_options=True,
+        user="u1",
+        max_tokens=7,
+        n=2,
+        size_bytes=len(body),
     )
 
 
@@ -48,7 +56,14 @@ def test_a_full_request_is_read_in_one_peek() -> None:
 )
 def test_absent_null_and_senseless_values_state_nothing(body: bytes) -> None:
     assert peek_request(body) == RequestPeek(
-        model=None, stream=False, include_usage=False, user=None, max_tokens=None, n=1, size_bytes=len(body)
+        model=None,
+        stream=False,
+        include_usage=False,
+        stream_options=b'"stream_options":{' in body,
+        user=None,
+        max_tokens=None,
+        n=1,
+        size_bytes=len(body),
     )
 
 
@@ -198,6 +213,22 @@ def test_error_body_has_the_shape_of_the_engines() -> None:
 
 
 BODY = error_body("line one\nline two", kind="UpstreamError", code=503)
+
+
+@pytest.mark.parametrize(
+    ("path", "family"),
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/v1/completions?api-version=1", "completions"),
+        ("/v1/messages?beta=true", "messages"),
+        ("/openai/v1/responses", "responses"),
+        ("/v1/messages/count_tokens", None),
+        ("/v1/embeddings?then=/messages", None),
+        ("/", None),
+    ],
+)
+def test_the_family_of_a_path_is_that_of_its_end(path: str, family: str | None) -> None:
+    assert family_of(path) == family
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages?beta=true", "/v1/responses"])

@@ -17,6 +17,7 @@ from protocol.records import (
     RequestRecord,
     ScheduledRequest,
     ScheduleHeader,
+    StreamRecord,
     encode_line,
     read_lines,
 )
@@ -38,12 +39,15 @@ REQUEST = RequestRecord(
 HEADER = ScheduleHeader(source="azure", source_sha256="ab", seed=1, requests=2, duration_ns=3)
 SCHEDULED = ScheduledRequest(index=0, at_ns=1, prompt_tokens=2, output_tokens=3, prompt_seed=2**63 - 1)
 CHUNKS = ChunkRecord(index=0, t_ns=[1, 2], bytes=[3, 4], content_events=[0, 1])
+STREAM = StreamRecord(
+    trace_id="t", request_id=None, path="/v1/completions", status=400, bytes=9, sha256="ab", completed=True
+)
 MANIFEST = Manifest(
     run_id="x", status="complete", command=["weir", "run"], url="http://h", model="tiny", started_unix_ns=1,
     duration_ns=2, schedule=HEADER, template_tokens=11, scheduled=2, outcomes={"ok": 2}, host={}, versions={},
     files={"requests.jsonl": FileDigest(sha256="ab", bytes=7)},
 )  # fmt: skip
-RECORDS = [GATEWAY, REQUEST, HEADER, SCHEDULED, CHUNKS, MANIFEST]
+RECORDS = [GATEWAY, REQUEST, HEADER, SCHEDULED, CHUNKS, STREAM, MANIFEST]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)

@@ -6,10 +6,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from simulator.exchange import SSE, ClientGone, Exchange, Recorder, StreamRecord
+from protocol.records import StreamRecord, read_lines
+from simulator.exchange import SSE, ClientGone, Exchange, Recorder
 
 
 class Peer:
@@ -92,4 +92,4 @@ def test_records_are_appended_line_by_line(tmp_path: Path) -> None:
         recorder = Recorder(file)
         recorder.add(record)
         recorder.close()
-    assert [msgspec.json.decode(line, type=StreamRecord) for line in file.read_bytes().splitlines()] == [record] * 2
+    assert list(read_lines(file, StreamRecord)) == [record] * 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load
+from gateway.config_file import load
 from weir.cli import VERBS, main
 
 ROOT = Path(__file__).parents[2]
@@ -205,6 +207,18 @@ def test_every_other_verb_refuses_bad_input_in_one_line_too(
     assert out == ""
     assert err.startswith(f"weir {arguments[0]}: ")
     assert len(err.splitlines()) == 1
+
+
+def test_ctrl_c_is_one_line_and_status_130(tmp_path: Path) -> None:
+    file = tmp_path / "never-written.yaml"
+    os.mkfifo(file)
+    command = [sys.executable, "-m", "weir", "check", str(file)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        with file.open("w"):  # Opens when the command does, which then waits for what is never written.
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "\nweir check: interrupted\n"
 
 
 def test_an_engine_says_which_address_it_cannot_have(capsys: pytest.CaptureFixture[str]) -> None:

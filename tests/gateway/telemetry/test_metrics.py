@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.model import EndpointSnapshot
-from gateway.telemetry.metrics import LATENCY_BOUNDS_S, PHASE_BOUNDS_S, GatewayMetrics
+from gateway.telemetry.metrics import CANCEL_BOUNDS_S, LATENCY_BOUNDS_S, PHASE_BOUNDS_S, GatewayMetrics
 from protocol.records import PHASES, GatewayRecord
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -37,8 +37,8 @@ GONE = msgspec.structs.replace(OK, status=None, outcome="client_gone", first_tok
 
 ENDPOINTS = [
     EndpointSnapshot(
-        pool="p", name=f"p-{number}", url="http://h", engine="vllm", healthy=healthy, in_flight=in_flight,
-        last_failure=None, models=[],
+        pool="p", name=f"p-{number}", url="http://h", engine="vllm", healthy=healthy, draining=False, breaker="closed",
+        in_flight=in_flight, last_failure=None, models=[],
     )
     for number, (healthy, in_flight) in enumerate([(True, 3), (False, 0)])
 ]  # fmt: skip
@@ -113,7 +113,11 @@ def test_durations_are_of_the_right_requests_and_phases() -> None:
 
 def test_the_state_of_the_fleet_is_read_at_the_scrape() -> None:
     got = scrape(metrics())
-    assert got == {
+    buckets = {key for key in got if key[0] == "weir_cancel_propagation_seconds_bucket"}
+    assert len(buckets) == len(CANCEL_BOUNDS_S) + 1
+    assert {key: value for key, value in got.items() if key not in buckets} == {
+        series("weir_cancel_propagation_seconds_count"): 0,
+        series("weir_cancel_propagation_seconds_sum"): 0,
         series("weir_in_flight_requests"): 4,
         series("weir_records_dropped_total"): 2,
         series("weir_endpoint_up", pool="p", endpoint="p-0"): 1,
@@ -121,6 +125,19 @@ def test_the_state_of_the_fleet_is_read_at_the_scrape() -> None:
         series("weir_endpoint_in_flight_requests", pool="p", endpoint="p-0"): 3,
         series("weir_endpoint_in_flight_requests", pool="p", endpoint="p-1"): 0,
     }
+
+
+def test_what_clients_who_left_cost_and_spared_is_told() -> None:
+    gateway = metrics()
+    for seconds in (0.00005, 0.0005, 3.0):
+        gateway.cancelled(seconds)
+    gateway.observe(GONE, saved_tokens=40)
+    gateway.observe(GONE, saved_tokens=2)
+    got = scrape(gateway)
+    cancel = "weir_cancel_propagation_seconds"
+    assert [got[series(f"{cancel}_bucket", le=le)] for le in ("0.0001", "0.001", "1.0", "+Inf")] == [1, 2, 2, 3]
+    assert got[series(f"{cancel}_sum")] == pytest.approx(3.00055)
+    assert got[series("weir_tokens_not_generated_estimate_total", route="m", pool="p")] == 42
 
 
 def test_nothing_that_a_client_makes_up_becomes_a_label() -> None:
@@ -155,5 +172,5 @@ def test_buckets_are_cumulative_and_hold_what_is_not_longer_than_their_bound(sec
 
 
 def test_bounds_ascend() -> None:
-    for bounds in (LATENCY_BOUNDS_S, PHASE_BOUNDS_S):
+    for bounds in (LATENCY_BOUNDS_S, PHASE_BOUNDS_S, CANCEL_BOUNDS_S):
         assert list(bounds) == sorted(set(bounds))

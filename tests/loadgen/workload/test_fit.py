@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -6,7 +9,7 @@ import pytest
 
 from loadgen.workload.arrivals import cumulative, sample
 from loadgen.workload.description import Source, load_workload, shipped
-from loadgen.workload.fit import fit_arrivals, fit_lengths, fit_workload
+from loadgen.workload.fit import _em, _spearman, fit_arrivals, fit_lengths, fit_workload
 from loadgen.workload.traces import TraceRow, read_trace
 
 SOURCE = Source(dataset="d", citation="c", licence="l", file_sha256="f", rows=1, command="weir fit")
@@ -108,6 +111,28 @@ def test_constant_lengths_have_no_coupling_and_zeros_count_as_one():
 def test_equal_rows_give_equal_figures():
     first, second = (fit_workload(rows(700, coupled=False), name="w", source=SOURCE) for _ in range(2))
     assert first == second
+
+
+def test_the_last_bits_do_not_hang_on_the_kernels_of_the_linear_algebra_library():
+    """In a process of its own with the oldest kernels: the library chooses them once, when it is loaded."""
+    code = "from tests.loadgen.workload.test_fit import every_bit; print(every_bit())"
+    again = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"OPENBLAS_CORETYPE": "Prescott"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    assert again.stdout.strip() == every_bit()
+
+
+def every_bit():
+    """Figures before they are rounded."""
+    tokens, other = lognormal(5, 2000, (0.4, 5.0, 0.6), (0.6, 8.0, 0.9)), lognormal(6, 2000, (1.0, 6.0, 0.8))
+    values, counts = np.unique(tokens, return_counts=True)
+    return repr((_em(np.log(values), counts.astype(float), 2), _spearman(tokens, other)))
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,8 @@ class RouteConfig(_Section):
     model: Annotated[str, Field(min_length=1)]
     keep_alive_s: Seconds | None = None
     """While a stream waits for its first byte, a comment goes to the client this often; the status is 200 then."""
+    continuation: bool = False
+    """A stream whose engine fails after the first byte goes on from another endpoint where the join is certain."""
     split: Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
     @model_validator(mode="after")

@@ -229,6 +229,26 @@ def error_in_stream() -> GatewayError:
     )
 
 
+def cut_stream() -> GatewayError:
+    return truncated("the stream stopped without a finish_reason or [DONE]")
+
+
+def lost_in_stream(error: dict[str, object]) -> GatewayError:
+    """The engine died of something inside the stream; its own words go to the client when nobody carries on."""
+    lost = GatewayError("upstream", "lost_in_stream", 500, "The engine failed inside the stream; try again.")
+    lost.engine_error = error
+    return lost
+
+
+def not_joined(why: str) -> GatewayError:
+    return GatewayError(
+        "upstream",
+        TRUNCATED,
+        502,
+        f"The engine failed inside the stream, and another one could not go on from there ({why}); try again.",
+    )
+
+
 def first_byte_timeout(timeout_s: float) -> GatewayError:
     return GatewayError(
         "upstream",

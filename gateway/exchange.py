@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Protocol
 
 from gateway.errors import GatewayError
+from gateway.failover import Failover
 from gateway.fleet import Endpoint, Pool
 from gateway.model import Downstream, ResponseHead
 from gateway.policy.retry import CONDUCT, Failure, parse_retry_after
@@ -128,6 +129,7 @@ class Exchange:
         "attempts",
         "body",
         "comment_timer",
+        "continuations",
         "downstream",
         "error",
         "hidden_bytes",
@@ -149,6 +151,7 @@ class Exchange:
         "task",
         "trace",
         "watch",
+        "way",
     )
 
     def __init__(
@@ -173,6 +176,10 @@ class Exchange:
         """Attempts that hold something at an engine."""
         self.attempt: Attempt | None = None
         """The one that answered, or the last."""
+        self.way: Failover | None = None
+        """Where it has been and may still go."""
+        self.continuations = 0
+        """How often another endpoint went on with a stream that had begun."""
         self.injected = False
         """The engine was asked for usage that the client did not ask for."""
         self.hidden_bytes = 0
@@ -270,5 +277,6 @@ class Exchange:
             completion_tokens=completion_tokens,
             cached_tokens=usage.cached_tokens if usage else None,
             usage_partial=partial,
+            continuations=self.continuations,
             finish_reason=seen.finish_reason,
         )

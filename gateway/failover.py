@@ -19,11 +19,15 @@ from gateway.policy.retry import Failure, Stop, decide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Go to `endpoint` after `delay_s`; with `fresh`, not on a connection that was kept alive."""
+    """Go to `endpoint` after `delay_s`; with `fresh`, not on a connection that was kept alive.
+
+    `body` is sent in place of the client's own.
+    """
 
     endpoint: Endpoint
     delay_s: float = 0.0
     fresh: bool = False
+    body: bytes | None = None
 
 
 class Failover:
@@ -102,6 +106,10 @@ class Failover:
     def _spare(self, now_s: float) -> list[Endpoint]:
         """Endpoints fit for a hedge: one whose breaker is not sure of it would only add to the load."""
         return [endpoint for endpoint in self._untried(now_s) if endpoint.breaker.state(now_s) is State.CLOSED]
+
+    def elsewhere(self, now_s: float) -> Endpoint | None:
+        """An endpoint that this request has not been to."""
+        return next(iter(self._untried(now_s)), None)
 
     def give_up(self, error: GatewayError) -> GatewayError:
         """What the client is told when `error` was the last: not being able to connect is the pool's state."""

@@ -69,6 +69,8 @@ class EngineKind:
     name: str
     health_path: str
     """Answers at once, 200 when the engine can take requests."""
+    prefill: bool
+    """Chat requests may end in an assistant message to be continued (`continue_final_message`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

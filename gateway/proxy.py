@@ -20,22 +20,25 @@ import msgspec
 from gateway import errors, headers
 from gateway.config import Config
 from gateway.errors import GatewayError
-from gateway.exchange import Attempt, Exchange, Watch
+from gateway.exchange import Attempt, Exchange
 from gateway.failover import Failover, Step
 from gateway.fleet import Fleet
 from gateway.model import Downstream, ResponseHead
+from gateway.passage import Passage
 from gateway.policy.breaker import is_fault
 from gateway.policy.retry import Stop
 from gateway.policy.routing import WeightedSplit
 from gateway.race import Race
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.telemetry.records import RecordWriter
-from gateway.upstream.client import Sink, UpstreamClient
+from gateway.upstream.client import UpstreamClient
 from protocol import openai, traceparent
+from protocol.continuation import Refusal, Target, can_continue, continuation
 from protocol.first_event import NEED_MORE, ErrorInfo, first_event_error
+from protocol.joining import Transcript
 from protocol.openai import family_of
 from protocol.traceparent import TraceParent
-from protocol.usage import UsageStrip, inject_usage
+from protocol.usage import inject_usage
 
 _log = logging.getLogger("weir.proxy")
 
@@ -60,6 +63,7 @@ class Proxy:
         self._metrics = metrics
         self._records = records
         self._keep_alives = {route.model: route.keep_alive_s for route in config.routes}
+        self._continuing = {route.model for route in config.routes if route.continuation}
         self._splits = {route.model: WeightedSplit(route.split) for route in config.routes}
         self._rng = Random()
         self._wall_anchor_ns = time_ns() - monotonic_ns()
@@ -154,7 +158,7 @@ class Proxy:
         """Connect, send and first byte, on one endpoint after another until one has an answer for the client."""
         assert x.pool is not None
         now = asyncio.get_running_loop().time
-        way = Failover(x.pool, self._rng, now())
+        x.way = way = Failover(x.pool, self._rng, now())
         step = way.first(now())
         if step is None:
             raise errors.no_endpoint(x.pool.name, x.pool.retry_after_s)
@@ -203,7 +207,7 @@ class Proxy:
         cause: str | int | None = None
         try:
             await self.connect(x, attempt, fresh=step.fresh)
-            self.send(x, attempt)
+            self.send(x, attempt, step.body or x.body)
             attempt.head = await self.first_byte(x, attempt)
             cause = attempt.head.status
         except GatewayError as error:
@@ -228,7 +232,7 @@ class Proxy:
         if attempt.connection is None:
             attempt.connection = await self._upstream.connect(address, x.pool.config.timeouts.connect_s)
 
-    def send(self, x: Exchange, attempt: Attempt) -> None:
+    def send(self, x: Exchange, attempt: Attempt, body: bytes) -> None:
         """The whole request in one write, under the client's request id and this attempt's trace context."""
         attempt.mark("send")
         assert attempt.connection is not None
@@ -236,7 +240,7 @@ class Proxy:
             headers.request_bytes(
                 x.downstream.head,
                 attempt.endpoint.address,
-                x.body,
+                body,
                 request_id=x.request_id,
                 traceparent=traceparent.header(attempt.trace),
             )
@@ -258,8 +262,8 @@ class Proxy:
         )
         head = await attempt.connection.head()
         if head.status == 200 and headers.is_event_stream(head):
-            opening = b""
             try:
+                opening = await attempt.connection.opening(0)
                 while (error := first_event_error(opening)) is NEED_MORE and not attempt.connection.complete:
                     opening = await attempt.connection.opening(len(opening))
             except GatewayError as failure:
@@ -289,28 +293,65 @@ class Proxy:
                 headers.response_fields(head, request_id=x.request_id, pool=x.pool.name.encode(), stream=streams),
             )
 
+        passage = Passage(x, watch, Transcript() if self._may_continue(x, head) else None)
+        leg: Attempt | None = attempt
+        while leg is not None:
+            failure = await self._pass(x, leg, passage)
+            leg = await self._carry_on(x, leg, passage, failure) if failure is not None else None
+        passage.close()
+        if streams and head.status == 200:
+            self._judge(x)
+        downstream.end()
+
+    async def _pass(self, x: Exchange, attempt: Attempt, passage: Passage) -> GatewayError | None:
+        """One engine's bytes to the client, to their end; what was wrong with it, if anything was."""
+        connection = attempt.connection
+        assert connection is not None
+
         def flow(paused: bool) -> None:
             x.paused, x.resumed_ns = paused, monotonic_ns()
             (connection.pause if paused else connection.resume)()
 
-        downstream.on_flow = flow
-        strip = UsageStrip() if x.injected and x.streams else None
-        ended = connection.relay(_forward(x, watch, strip))
-        downstream.flush()
+        x.downstream.on_flow = flow
+        x.resumed_ns = monotonic_ns()
+        ended = connection.relay(passage.sink())
+        x.downstream.flush()
         try:
             await ended
         except GatewayError as error:
             if is_fault(error.cause):
-                attempt.endpoint.breaker.note(
-                    asyncio.get_running_loop().time(), attempt.endpoint.breaker.openings, ok=False
-                )
-            raise
-        if strip is not None and (rest := strip.close()):
-            x.hidden_bytes -= len(rest)
-            downstream.write(rest)
-        if x.streams and head.status == 200:
-            self._judge(x)
-        downstream.end()
+                now_s = asyncio.get_running_loop().time()
+                attempt.endpoint.breaker.note(now_s, attempt.endpoint.breaker.openings, ok=False)
+            return error
+        return passage.failure()
+
+    def _may_continue(self, x: Exchange, head: ResponseHead) -> bool:
+        if x.route not in self._continuing or not x.streams or head.status != 200:
+            return False
+        return can_continue(family_of(x.downstream.head.path), x.body)
+
+    async def _carry_on(self, x: Exchange, lost: Attempt, passage: Passage, failure: GatewayError) -> Attempt:
+        """Another endpoint that goes on where `lost` stopped. Raises `failure` where there is none, or no sure way."""
+        answered, transcript, way = x.attempt, passage.transcript, x.way
+        assert x.pool is not None
+        if transcript is None or way is None:
+            raise failure
+        x.end(lost, self._upstream)
+        now = asyncio.get_running_loop().time
+        while (endpoint := way.elsewhere(now())) is not None:
+            target = Target(prefill=endpoint.kind.prefill)
+            rest = continuation(family_of(x.downstream.head.path), x.body, transcript, target)
+            if isinstance(rest, Refusal) or not x.pool.retries.take(now()):
+                break
+            attempt = await self._try(x, way, Step(endpoint=endpoint, body=rest.body))
+            x.attempt = answered
+            if attempt.head is not None and attempt.head.status == 200 and headers.is_event_stream(attempt.head):
+                transcript.resume()
+                passage.joiner = rest.joiner
+                x.continuations += 1
+                return attempt
+            x.end(attempt, self._upstream)
+        raise failure
 
     def _keep_alive(self, x: Exchange) -> None:
         """Where the route wants it: comments to a client whose stream is still waiting for its first byte."""
@@ -346,11 +387,11 @@ class Proxy:
         assert x.pool is not None
         assert attempt.connection is not None
         timeouts, now_ns = x.pool.config.timeouts, monotonic_ns()
-        if x.watch is None:
+        if attempt.head is None:
             quiet_s = (now_ns - attempt.marks["first_byte"]) * 1e-9
             left_s, overdue = timeouts.first_byte_s - quiet_s, errors.first_byte_timeout(timeouts.first_byte_s)
         else:
-            since_ns = max(x.watch.last_byte_ns or x.origin_ns + x.marks["relay"], x.resumed_ns)
+            since_ns = max(x.watch.last_byte_ns or 0, x.resumed_ns) if x.watch is not None else now_ns
             quiet_s = 0.0 if x.paused else (now_ns - since_ns) * 1e-9
             left_s, overdue = timeouts.chunk_gap_s - quiet_s, errors.chunk_gap_timeout(timeouts.chunk_gap_s)
         total_left_s = timeouts.total_s - (now_ns - x.origin_ns) * 1e-9
@@ -367,7 +408,7 @@ class Proxy:
         if seen.error is not None:
             x.outcome, x.error = "error", errors.error_in_stream()
         elif not seen.complete and family_of(x.downstream.head.path) is not None:
-            raise errors.truncated("the stream stopped without a finish_reason or [DONE]")
+            raise errors.cut_stream()
 
     def _refuse(self, x: Exchange, error: GatewayError) -> None:
         """Tells the client what went wrong, in the only way that is still open."""
@@ -393,6 +434,9 @@ class Proxy:
             downstream.write(body)
             downstream.end()
         elif x.streams:
+            if x.seen().cut:
+                # Ends the event that broke off; the error would be read as the rest of it.
+                downstream.write(b"\n\n")
             downstream.write(openai.stream_error(downstream.head.path, body))
             downstream.end()
         else:
@@ -453,27 +497,3 @@ class Proxy:
             if x.task is not None and not x.task.done():
                 x.interrupt = errors.cut_by_shutdown()
                 x.task.cancel()
-
-
-def _forward(x: Exchange, watch: Watch, strip: UsageStrip | None) -> Sink:
-    """What is done with each read of a response body: note it, hide what was not asked for, pass the rest on."""
-    feed, write, write_chunk = watch.feed, x.downstream.write, x.downstream.chunk_writer
-
-    def forward(data: bytes, chunk: bytes | None) -> None:
-        feed(data, monotonic_ns())
-        if chunk is not None and write_chunk is not None:
-            write_chunk(chunk)
-        else:
-            write(data)
-
-    def forward_stripped(data: bytes, chunk: bytes | None) -> None:
-        feed(data, monotonic_ns())
-        seen = strip.feed(data)  # type: ignore[union-attr]
-        if seen is data and chunk is not None and write_chunk is not None:
-            write_chunk(chunk)
-            return
-        x.hidden_bytes += len(data) - len(seen)
-        if seen:
-            write(seen)
-
-    return forward if strip is None else forward_stripped

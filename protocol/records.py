@@ -60,6 +60,8 @@ class GatewayRecord(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     usage_partial: bool = False
     """The answer was cut before the engine reported its usage: `completion_tokens` counts the events relayed."""
+    continuations: int = 0
+    """How often another endpoint went on with the stream after its engine had failed."""
     finish_reason: str | None
 
 

@@ -5,4 +5,4 @@
 
 from gateway.model import EngineKind
 
-SGLANG = EngineKind(name="sglang", health_path="/ready")
+SGLANG = EngineKind(name="sglang", health_path="/ready", prefill=True)

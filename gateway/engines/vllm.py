@@ -5,4 +5,4 @@
 
 from gateway.model import EngineKind
 
-VLLM = EngineKind(name="vllm", health_path="/health")
+VLLM = EngineKind(name="vllm", health_path="/health", prefill=True)

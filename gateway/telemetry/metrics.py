@@ -66,6 +66,7 @@ class _Series:
     __slots__ = (
         "chunks",
         "completion_tokens",
+        "continuations",
         "duration",
         "first_token",
         "phases",
@@ -80,6 +81,7 @@ class _Series:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.saved_tokens = 0
+        self.continuations = 0
         self.duration = _Histogram(LATENCY_BOUNDS_S)
         self.first_token = _Histogram(LATENCY_BOUNDS_S)
         self.phases = {phase: _Histogram(PHASE_BOUNDS_S) for phase in PHASES}
@@ -115,6 +117,7 @@ class GatewayMetrics(Collector):
         series.prompt_tokens += record.prompt_tokens or 0
         series.completion_tokens += record.completion_tokens or 0
         series.saved_tokens += saved_tokens
+        series.continuations += record.continuations
         if record.first_token_ns is not None:
             series.first_token.observe(record.first_token_ns * 1e-9)
         # Marks are in order of time: each phase lasts until the next mark.
@@ -181,6 +184,12 @@ class GatewayMetrics(Collector):
             "Response body bytes relayed to clients.",
             labels,
             {key: one.response_bytes for key, one in series.items()},
+        )
+        yield _counter(
+            "weir_continuations",
+            "Streams that went on from another endpoint after their engine had failed.",
+            labels,
+            {key: one.continuations for key, one in series.items()},
         )
         tokens = {(*key, "prompt"): one.prompt_tokens for key, one in series.items()}
         tokens |= {(*key, "completion"): one.completion_tokens for key, one in series.items()}

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class RunningGateway:
     port: int
     client: httpx.AsyncClient
     records_path: Path
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    """Of raw connections; those that a test leaves open are cut at its end."""
 
     @property
     def url(self) -> str:
@@ -33,7 +35,22 @@ class RunningGateway:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A raw connection, for tests that care about bytes or about leaving."""
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        return await self._opened(socket.socket())
+
+    async def connect_narrowly(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A raw connection that nothing is read from yet, with little room to buffer what arrives."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader, writer = await self._opened(connection)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        return reader, writer
+
+    async def _opened(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.port))
+        reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 26)
+        self.writers.append(writer)
+        return reader, writer
 
     async def ask(self, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A request on a raw connection, sent but not waited for."""
@@ -81,6 +98,7 @@ def make_config(engine_urls: list[str], records: Path, **sections: Any) -> Confi
             "pools": {"p": pool},
             "routes": [{"model": "m", "split": {"p": 1}}],
             "records": {"path": str(records)},
+            "drain": {"timeout_s": 1.0},
             **sections,
         }
     )
@@ -105,9 +123,15 @@ def start_gateway(tmp_path: Path) -> StartGateway:
             await asyncio.sleep(0.001)
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, trust_env=False) as client:
-            yield RunningGateway(gateway=gateway, port=port, client=client, records_path=records)
-        server.should_exit = True
-        await serving
+            running = RunningGateway(gateway=gateway, port=port, client=client, records_path=records)
+            try:
+                yield running
+            finally:
+                # uvloop cannot close while a paused transport is open.
+                for writer in running.writers:
+                    writer.transport.abort()
+                server.should_exit = True
+                await serving
 
     return start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -311,7 +312,7 @@ def streams(draw: st.DrawFn) -> tuple[list[bytes], bool]:
 def cut(data: bytes, places: list[float]) -> list[bytes]:
     """`data` in pieces, cut at these parts of its length; none is empty."""
     at = sorted({0, len(data), *(int(place * len(data)) for place in places)})
-    return [data[start:end] for start, end in zip(at, at[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(at)]
 
 
 PLACES = st.lists(st.floats(0, 1, exclude_max=True), max_size=25)

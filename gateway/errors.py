@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from protocol.first_event import ErrorInfo
+from protocol.openai import error_body
 
 Source = Literal["client", "gateway", "upstream"]
 
@@ -53,6 +56,12 @@ class GatewayError(Exception):
         self.retryable = retryable
         self.retry_after_s = retry_after_s
         self.engine_error: dict[str, object] | None = None
+
+    def body(self, request_id: str) -> bytes:
+        """The error response's body: the engine's own error where there is one, else ours."""
+        if self.engine_error is not None:
+            return msgspec.json.encode({"error": self.engine_error})
+        return error_body(self.message, kind=self.kind, code=self.status, param=self.param, request_id=request_id)
 
     @property
     def cause(self) -> str | int:

@@ -78,7 +78,7 @@ class BodyWatch:
 class Attempt:
     """One try of a request on one endpoint. Counts as in flight there from its making to `let_go`."""
 
-    __slots__ = ("_held", "connection", "endpoint", "error", "head", "marks", "timer", "trace")
+    __slots__ = ("_held", "connection", "endpoint", "error", "head", "marks", "streams", "timer", "trace")
 
     def __init__(self, endpoint: Endpoint, trace: TraceParent) -> None:
         self.endpoint = endpoint
@@ -86,6 +86,8 @@ class Attempt:
         """The span that the engine's own is a child of."""
         self.connection: UpstreamConnection | None = None
         self.head: ResponseHead | None = None
+        self.streams = False
+        """The answer is an event stream."""
         self.error: GatewayError | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.marks: dict[str, int] = {}

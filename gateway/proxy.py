@@ -15,8 +15,6 @@ from functools import partial
 from random import Random
 from time import monotonic_ns, time_ns
 
-import msgspec
-
 from gateway import errors, headers
 from gateway.config import Config
 from gateway.errors import GatewayError
@@ -261,7 +259,8 @@ class Proxy:
             min(timeouts.first_byte_s, timeouts.chunk_gap_s, total_left_s), self._check_time, x, attempt
         )
         head = await attempt.connection.head()
-        if head.status == 200 and headers.is_event_stream(head):
+        attempt.streams = headers.is_event_stream(head)
+        if head.status == 200 and attempt.streams:
             try:
                 opening = await attempt.connection.opening(0)
                 while (error := first_event_error(opening)) is NEED_MORE and not attempt.connection.complete:
@@ -282,7 +281,7 @@ class Proxy:
         assert connection is not None
         downstream = x.downstream
         x.quiet()
-        streams = headers.is_event_stream(head)
+        streams = attempt.streams
         if downstream.started and not (streams and head.status == 200):
             raise errors.answered_too_late(head.status)
         watch = x.observe(streams=streams)
@@ -345,7 +344,7 @@ class Proxy:
                 break
             attempt = await self._try(x, way, Step(endpoint=endpoint, body=rest.body))
             x.attempt = answered
-            if attempt.head is not None and attempt.head.status == 200 and headers.is_event_stream(attempt.head):
+            if attempt.head is not None and attempt.head.status == 200 and attempt.streams:
                 transcript.resume()
                 passage.joiner = rest.joiner
                 x.continuations += 1
@@ -415,12 +414,7 @@ class Proxy:
         x.error = error
         x.outcome = "truncated" if error.kind == errors.TRUNCATED else "error"
         downstream = x.downstream
-        if error.engine_error is not None:
-            body = msgspec.json.encode({"error": error.engine_error})
-        else:
-            body = openai.error_body(
-                error.message, kind=error.kind, code=error.status, param=error.param, request_id=x.request_id.decode()
-            )
+        body = error.body(x.request_id.decode())
         if not downstream.started:
             x.status = error.status
             fields = [

@@ -60,6 +60,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.on_closed: Callable[[], object] | None = None
         """Called once when the connection is really gone."""
         self._loop = asyncio.get_running_loop()
+        # One parser for all answers: only a connection whose last one ended cleanly is used again.
+        self._parser = httptools.HttpResponseParser(self)
         self._head: asyncio.Future[ResponseHead] | None = None
         self._end: asyncio.Future[None] | None = None
         self._more: asyncio.Future[None] | None = None
@@ -69,7 +71,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._between_chunks = False
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head_bytes = 0
         self._body: list[bytes] = []

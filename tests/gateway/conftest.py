@@ -121,8 +121,8 @@ def start_gateway(tmp_path: Path) -> StartGateway:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.001)
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, trust_env=False) as client:
+        url, limits = f"http://127.0.0.1:{port}", httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, limits=limits, trust_env=False, verify=False) as client:
             running = RunningGateway(gateway=gateway, port=port, client=client, records_path=records)
             try:
                 yield running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from random import Random
 
@@ -26,7 +27,6 @@ from tests.scripted_engine import (
     only_the_head,
     refusing,
     running,
-    saying,
     silence,
     stream_for_ever,
     token,
@@ -235,21 +235,30 @@ async def test_the_whole_time_counts_for_slow_clients_too(start_gateway: StartGa
 async def test_an_answer_that_filled_its_clients_buffer_leaves_a_connection_that_can_be_read(
     start_gateway: StartGateway,
 ) -> None:
-    # The whole answer is here when the relay begins: it is held back and complete in the same moment.
-    large = b'{"choices":[],"x":"' + b"x" * 200_000 + b'"}'
-    script = in_turn(saying(json_response(large)), answer)
-    async with running(script) as engine, start_gateway([engine.url]) as gateway:
+    large = b'{"choices":[],"x":"' + b"x" * 60_000 + b'"}'
+    ready = asyncio.Event()
+
+    async def in_one_read(request: Received, conversation: Conversation) -> None:
+        await ready.wait()
+        await conversation.send(json_response(large))
+
+    async with running(in_turn(in_one_read, answer)) as engine, start_gateway([engine.url]) as gateway:
         reader, writer = await gateway.connect_narrowly()
         writer.write(wire(CHAT))
         await until(lambda: engine.requests)
-        await until(lambda: all(x.paused for x in gateway.gateway.proxy.live))
+        [x] = gateway.gateway.proxy.live
+        to_client = x.downstream._transport  # type: ignore[attr-defined]
+        to_client.set_write_buffer_limits(0)
+        to_client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ready.set()
+        await gateway.settled()
+        assert x.paused, "held back and complete in the same moment"
         second = await asyncio.wait_for(gateway.client.post("/v1/chat/completions", json=CHAT), 3)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         first = await asyncio.wait_for(reader.readuntil(b'x"}'), 3)
         writer.close()
-        third = await asyncio.wait_for(gateway.client.post("/v1/chat/completions", json=CHAT), 3)
-    assert first.endswith(large)
-    assert [second.content, third.content] == [ANSWER, ANSWER]
+    assert (first.endswith(large), second.content) == (True, ANSWER)
+    assert engine.requests[0].connection == engine.requests[1].connection
 
 
 # Many at once

@@ -318,7 +318,7 @@ def cut(data: bytes, places: list[float]) -> list[bytes]:
 PLACES = st.lists(st.floats(0, 1, exclude_max=True), max_size=25)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stream=streams(), chunks=PLACES, writes=PLACES, asks=st.booleans())
 async def test_any_stream_in_any_pieces_is_passed_on_byte_for_byte(
     start_gateway: StartGateway, stream: tuple[list[bytes], bool], chunks: list[float], writes: list[float], asks: bool

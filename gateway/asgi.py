@@ -39,7 +39,7 @@ class AsgiDownstream:
         self._arrived = asyncio.Event()
         self._outgoing: asyncio.Queue[Message | None] = asyncio.Queue()
         self._unsent_bytes = 0
-        self._paused = False
+        self.paused = False
         self._ended = False
 
     async def read_body(self, limit_bytes: int, timeout_s: float) -> bytes:
@@ -63,8 +63,8 @@ class AsgiDownstream:
     def write(self, data: bytes) -> None:
         self._outgoing.put_nowait({"type": "http.response.body", "body": data, "more_body": True})
         self._unsent_bytes += len(data)
-        if self._unsent_bytes > HIGH_WATER_BYTES and not self._paused:
-            self._paused = True
+        if self._unsent_bytes > HIGH_WATER_BYTES and not self.paused:
+            self.paused = True
             self.on_flow(True)
 
     def flush(self) -> None:
@@ -102,8 +102,8 @@ class AsgiDownstream:
             await self._send(message)
             if message["type"] == "http.response.body":
                 self._unsent_bytes -= len(message["body"])
-            if self._paused and self._unsent_bytes <= HIGH_WATER_BYTES // 4:
-                self._paused = False
+            if self.paused and self._unsent_bytes <= HIGH_WATER_BYTES // 4:
+                self.paused = False
                 self.on_flow(False)
 
 

@@ -31,9 +31,8 @@ class ConfigError(Exception):
 class GatewayError(Exception):
     """A request that cannot be answered as asked.
 
-    `kind` is a bounded label. `retryable` says that another endpoint may be tried while the client has not
-    seen a byte. `retry_after_s` becomes the Retry-After header. `engine_error` is an engine's own error object, which
-    the client gets in place of ours.
+    `kind` is a bounded label. `retry_after_s` becomes the Retry-After header. `engine_error` is an engine's own error
+    object, which the client gets in place of ours. Whether a request is tried again is `policy/retry.py`'s to say.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class GatewayError(Exception):
         message: str,
         *,
         param: str | None = None,
-        retryable: bool = False,
         retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
@@ -53,7 +51,6 @@ class GatewayError(Exception):
         self.status = status
         self.message = message
         self.param = param
-        self.retryable = retryable
         self.retry_after_s = retry_after_s
         self.engine_error: dict[str, object] | None = None
 
@@ -164,7 +161,6 @@ def connect_failed(reason: str) -> GatewayError:
         "connect_failed",
         503,
         f"The engine could not be reached ({reason}); another one is tried.",
-        retryable=True,
     )
 
 
@@ -174,7 +170,6 @@ def connect_timeout(timeout_s: float) -> GatewayError:
         "connect_timeout",
         503,
         f"The engine did not accept a connection within {timeout_s:g} s (`timeouts.connect_s`); another one is tried.",
-        retryable=True,
     )
 
 
@@ -194,7 +189,6 @@ def stale_connection() -> GatewayError:
         STALE,
         502,
         "The engine closed an idle connection as it was used again; a new one is tried.",
-        retryable=True,
     )
 
 

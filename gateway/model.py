@@ -115,6 +115,10 @@ class Downstream(Protocol):
         """
 
     @property
+    def paused(self) -> bool:
+        """The client reads too slowly at the moment."""
+
+    @property
     def chunk_writer(self) -> Callable[[bytes], None] | None:
         """After `start`: takes body bytes that are framed as one HTTP chunk already, once the head has left.
 

@@ -312,7 +312,8 @@ class Proxy:
             (connection.pause if paused else connection.resume)()
 
         x.downstream.on_flow = flow
-        x.resumed_ns = monotonic_ns()
+        # Its transport may be full already: of an earlier answer, or of what a lost engine said.
+        flow(x.downstream.paused)
         ended = connection.relay(passage.sink())
         x.downstream.flush()
         try:

@@ -127,6 +127,10 @@ class HttpDownstream:
         self._head = b"".join(parts)
 
     @property
+    def paused(self) -> bool:
+        return self._protocol.flow.write_paused
+
+    @property
     def chunk_writer(self) -> Callable[[bytes], None] | None:
         return self._transport.write if self._chunked else None
 

@@ -35,6 +35,9 @@ class Conversation:
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, data: bytes) -> None:
+        if self.writer.is_closing():
+            # uvloop would call it a RuntimeError.
+            raise ConnectionResetError
         self.writer.write(data)
         await self.writer.drain()
 
@@ -153,3 +156,68 @@ async def whole_stream(request: Received, conversation: Conversation) -> None:
     for event in STREAM:
         await conversation.send(chunk(event))
     await conversation.send(LAST_CHUNK)
+
+
+ANSWER = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}'
+)
+
+
+async def answer(request: Received, conversation: Conversation) -> None:
+    """A script: ANSWER, which is no stream."""
+    await conversation.send(json_response(ANSWER, extra=b"x-engine: yes\r\nconnection: keep-alive\r\n"))
+
+
+async def silence(request: Received, conversation: Conversation) -> None:
+    """A script: nothing, until the peer has enough."""
+    await conversation.until_left()
+
+
+async def hang_up(request: Received, conversation: Conversation) -> None:
+    """A script: the connection closes without a byte."""
+    conversation.writer.close()
+
+
+async def only_the_head(request: Received, conversation: Conversation) -> None:
+    """A script: the head of a stream at once, as engines send it, and no event."""
+    await conversation.send(SSE_HEAD)
+    await conversation.until_left()
+
+
+async def stream_for_ever(request: Received, conversation: Conversation) -> None:
+    """A script: a token every 2 ms until the peer leaves."""
+    await conversation.send(SSE_HEAD)
+    watching = asyncio.create_task(conversation.until_left())
+    try:
+        while not watching.done():
+            await conversation.send(chunk(token("a")))
+            await asyncio.sleep(0.002)
+    except ConnectionError:
+        pass
+    await watching
+
+
+def saying(data: bytes) -> Script:
+    """A script: these bytes, whatever is asked."""
+
+    async def script(request: Received, conversation: Conversation) -> None:
+        await conversation.send(data)
+
+    return script
+
+
+def refusing(status: int, *, extra: bytes = b"") -> Script:
+    """A script: an error response as vLLM writes it."""
+    body = b'{"error":{"message":"No.","type":"X","param":null,"code":%d}}' % status
+    return saying(json_response(body, status=status, extra=extra))
+
+
+def in_turn(*scripts: Script) -> Script:
+    """The n-th request is answered by the n-th script, and all after the last by the last."""
+    left = list(scripts)
+
+    async def script(request: Received, conversation: Conversation) -> None:
+        await (left.pop(0) if len(left) > 1 else left[0])(request, conversation)
+
+    return script

@@ -58,8 +58,8 @@ _FAULTS = frozenset(
 def is_fault(cause: str | int) -> bool:
     """Whether an attempt's end (a kind of `gateway.errors`, or an HTTP status) speaks against its endpoint.
 
-    Breakers that count client errors are tripped by clients (sglang#25811): 4xx, 429 among them, and errors inside
-    a 200 do not count, nor does a stale kept-alive connection, which says only that the engine was idle.
+    Breakers that count client errors are tripped by clients (sglang#25811): 4xx, 429 among them, do not count, nor
+    does a stale kept-alive connection, which says only that the engine was idle. An overload does, however it is told.
     """
     if isinstance(cause, str):
         return cause in _FAULTS

@@ -318,7 +318,7 @@ class UpstreamClient:
         return None
 
     async def connect(self, address: EndpointAddress, timeout_s: float) -> UpstreamConnection:
-        """A new connection. Raises GatewayError (retryable) when none can be had in time."""
+        """A new connection. Raises GatewayError when none can be had in time."""
         loop = asyncio.get_running_loop()
         pool = self._idle.setdefault(address, IdlePool())
         try:

@@ -51,6 +51,10 @@ def test_every_error_is_among_the_samples() -> None:
     assert SAMPLES.keys() == makers
 
 
+TRIED_AGAIN = ("connect_failed", "connect_timeout")
+"""What a client never sees: when nothing else is left it is told of the pool."""
+
+
 @ALL
 def test_kind_is_a_label_and_the_status_fits_the_source(error: GatewayError) -> None:
     assert re.fullmatch(r"[a-z_]{3,30}", error.kind)
@@ -82,14 +86,9 @@ def test_the_message_is_a_sentence_with_a_remedy(error: GatewayError) -> None:
 
 @ALL
 def test_whoever_is_told_to_come_back_is_told_when(error: GatewayError) -> None:
-    comes_back = error.status == 503 and not error.retryable and error.engine_error is None
+    comes_back = error.status == 503 and error.kind not in TRIED_AGAIN and error.engine_error is None
     assert (error.retry_after_s is not None) is comes_back
     assert error.retry_after_s is None or error.retry_after_s >= 1
-
-
-@ALL
-def test_another_endpoint_is_tried_only_where_the_engine_cannot_have_begun(error: GatewayError) -> None:
-    assert error.retryable is (error.kind in ("connect_failed", "connect_timeout", errors.STALE))
 
 
 def test_messages_carry_the_numbers_and_names_that_matter() -> None:

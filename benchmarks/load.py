@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from benchmarks import answers, wire
-from benchmarks.results import Scenario
+from benchmarks.results import LoadScenario
 
 _RAMP_GAPS = 10
 """Clients of a paced scenario start over this many gaps, so that it does not begin with all requests at once."""
@@ -28,11 +28,6 @@ _WARM_UP_S = 0.5
 
 _FINISH_S = 30.0
 """Answers that are not complete so long after the end of the window count as failed."""
-
-_HEAD = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\nuser-agent: weir-benchmark\r\naccept: */*\r\n"
-    b"authorization: Bearer sk-bench-0123456789abcdef\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-)
 
 
 class Round:
@@ -170,13 +165,13 @@ async def run_round(clients: list[Client], round_: Round, *, ramp_s: float) -> N
         await round_.ended.wait()
 
 
-async def _main(port: int, scenario: Scenario) -> None:
-    body = wire.request_body(scenario.ttft_ms, scenario.gap_ms, scenario.chunks)
-    request = _HEAD % (port, len(body)) + body
+async def _main(port: int, scenario: LoadScenario) -> None:
+    body = wire.request_body(scenario.shape, scenario.prompt_bytes)
+    request = wire.request(port, body)
     clients = [Client(port) for _ in range(scenario.connections)]
     for client in clients:
         await client.connect()
-    ramp_s = _RAMP_GAPS * scenario.gap_ms / 1e3
+    ramp_s = _RAMP_GAPS * scenario.shape.gap_ms / 1e3
     await run_round(clients, Round(request, requests=scenario.requests, limit_s=_WARM_UP_S), ramp_s=ramp_s)
     gc.collect()
     gc.disable()
@@ -190,9 +185,9 @@ async def _main(port: int, scenario: Scenario) -> None:
     print("done", flush=True)
     for client in clients:
         client.close()
-    result = answers.tally(round_.exchanges, chunks=scenario.chunks, duration_s=duration_s)
+    result = answers.tally(round_.exchanges, scenario.shape, duration_s=duration_s)
     print(msgspec.json.encode(result).decode(), flush=True)
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Scenario)))
+    uvloop.run(_main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=LoadScenario)))

@@ -2,143 +2,149 @@
 
 `python -m benchmarks.overhead` runs every scenario against every contestant, each window with a freshly started
 contestant, repeats interleaved with the order rotated, so that slow drift of the machine falls on all alike. It
-prints tables of medians and keeps every window as JSON. Figures of different reports are not comparable; ratios are.
+prints one table of medians and keeps every window as JSON. Figures of different reports are not comparable; ratios are.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import os
-import subprocess
+import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from benchmarks import contestants, cpu, results, table
-from benchmarks.results import LoadResult, Report, Scenario, Window
+from benchmarks import contestants, results, table, windows
+from benchmarks.contestants import ContestantError
+from benchmarks.results import IdleScenario, LoadScenario, Report, Scenario, StalledScenario, Window
+from benchmarks.wire import Shape
 
-# Counts give a contestant as cheap as nginx at least 100 ticks of CPU time: an error below 2 % from the tick.
-FULL = (
-    Scenario(name="S1", connections=32, requests=60_000, limit_s=10),
-    Scenario(name="S2/64", connections=64, requests=768, limit_s=20, chunks=100, ttft_ms=20, gap_ms=10),
-    Scenario(name="S2/256", connections=256, requests=1024, limit_s=15, chunks=100, ttft_ms=20, gap_ms=10),
-    Scenario(name="S3", connections=16, requests=320, limit_s=10, chunks=1000),
+_MIB = 1 << 20
+_PACED = Shape(ttft_ms=20, gap_ms=10, chunks=100)
+
+# Counts give a contestant as cheap as nginx some 60 ticks of CPU time or more: an error of a few percent at most.
+FULL: tuple[Scenario, ...] = (
+    LoadScenario(name="S1", connections=32, requests=50_000, limit_s=5),
+    LoadScenario(name="S2/64", connections=64, requests=384, limit_s=8, shape=_PACED),
+    LoadScenario(name="S2/256", connections=256, requests=768, limit_s=6, shape=_PACED),
+    LoadScenario(name="S3", connections=16, requests=320, limit_s=5, shape=Shape(chunks=1000)),
+    LoadScenario(name="prompt", connections=1, requests=60, limit_s=2, prompt_bytes=4 * _MIB),
+    LoadScenario(name="line", connections=1, requests=150, limit_s=2, shape=Shape(chunks=1, pad_bytes=_MIB)),
+    IdleScenario(name="idle", streams=5000, limit_s=10, settle_s=1),
+    StalledScenario(name="stalled", seconds=60),
 )
-QUICK = (
-    Scenario(name="S1", connections=8, requests=1600, limit_s=1),
-    Scenario(name="S2/64", connections=64, requests=128, limit_s=1, chunks=20, ttft_ms=20, gap_ms=10),
-    Scenario(name="S3", connections=4, requests=16, limit_s=1, chunks=500),
+QUICK: tuple[Scenario, ...] = (
+    LoadScenario(name="S1", connections=8, requests=1600, limit_s=1),
+    LoadScenario(name="S2/64", connections=64, requests=128, limit_s=1, shape=Shape(ttft_ms=20, gap_ms=10, chunks=20)),
+    LoadScenario(name="S3", connections=4, requests=16, limit_s=1, shape=Shape(chunks=500)),
+    LoadScenario(name="prompt", connections=1, requests=5, limit_s=1, prompt_bytes=4 * _MIB),
+    LoadScenario(name="line", connections=1, requests=5, limit_s=1, shape=Shape(chunks=1, pad_bytes=_MIB)),
+    IdleScenario(name="idle", streams=200, limit_s=5, settle_s=0.2),
+    StalledScenario(name="stalled", seconds=2),
 )
-
-_TICK_ERROR = 2
-"""User and system time are each rounded down to a tick, so their growth between two reads can be off by one each."""
+NAMES = tuple(scenario.name for scenario in FULL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Usage:
-    """Ticks used so far: by the contestant (None: none or gone), by all of this comparison, by the whole host."""
+def compare(names: list[str], scenarios: list[Scenario], repeats: int) -> tuple[list[Window], list[str]]:
+    """Every scenario × contestant × repeat, and what could not be measured; the order rotates with every repeat.
 
-    contestant: int | None
-    ours: int
-    host: int
-
-    @classmethod
-    def now(cls, pid: int | None) -> _Usage:
-        return cls(
-            contestant=cpu.tree_ticks(pid) or None if pid else None,
-            ours=cpu.tree_ticks(os.getpid()),
-            host=cpu.host_ticks(),
-        )
-
-
-@contextmanager
-def _child(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of ours that talks in lines; ended at the end of the block."""
-    command = [*contestants.DIES_WITH_PARENT, sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(
-        command, cwd=results.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise contestants.ContestantError(f"{process.args!r} ended early")
-    return line.strip()
-
-
-def _measure(repeat: int, scenario: Scenario, contestant: contestants.Contestant, engine_port: int) -> Window:
-    description = msgspec.json.encode(scenario).decode()
-    with (
-        contestants.running(contestant, engine_port) as target,
-        _child("benchmarks.load", str(target.port), description) as load,
-    ):
-        _line(load)
-        if target.pid:
-            cpu.reset_peak_rss(target.pid)
-        before = _Usage.now(target.pid)
-        assert load.stdin is not None
-        load.stdin.write("go\n")
-        load.stdin.flush()
-        _line(load)
-        after = _Usage.now(target.pid)
-        rss_peak_bytes = cpu.peak_rss_bytes(target.pid) or None if target.pid else None
-        result = msgspec.json.decode(_line(load), type=LoadResult)
-    ticks = None if before.contestant is None or after.contestant is None else after.contestant - before.contestant
-    foreign_ticks = (after.host - before.host) - (after.ours - before.ours)
-    return Window(
-        repeat=repeat,
-        scenario=scenario.name,
-        contestant=contestant.name,
-        load=result,
-        cpu_s=None if ticks is None else ticks / cpu.TICKS_PER_S,
-        cpu_resolution=None if not ticks else _TICK_ERROR / ticks,
-        rss_peak_bytes=rss_peak_bytes,
-        foreign_cores=max(0.0, foreign_ticks / cpu.TICKS_PER_S / result.duration_s),
-    )
-
-
-def compare(names: list[str], scenarios: tuple[Scenario, ...], repeats: int) -> tuple[list[Window], list[str]]:
-    """Every scenario × contestant × repeat, and what could not be measured; the order rotates with every repeat."""
-    windows: list[Window] = []
+    A stall is sat out only once: it asks a question of yes or no, and takes a minute.
+    """
+    measured: list[Window] = []
     unmeasured: list[str] = []
-    with _child("benchmarks.engine") as engine:
-        engine_port = int(_line(engine))
+    with windows.engine() as engine_port:
         for repeat in range(repeats):
             turn = repeat % len(names)
-            for scenario, name in itertools.product(scenarios, names[turn:] + names[:turn]):
-                try:
-                    window = _measure(repeat, scenario, contestants.CONTESTANTS[name], engine_port)
-                except contestants.ContestantError as error:
-                    unmeasured.append(f"{scenario.name} {name} repeat {repeat + 1}: {error}")
-                    print(unmeasured[-1], file=sys.stderr, flush=True)
-                else:
-                    windows.append(window)
-                    print(table.progress(window), file=sys.stderr, flush=True)
-    return windows, unmeasured
+            for scenario in scenarios:
+                if repeat and isinstance(scenario, StalledScenario):
+                    continue
+                done, missing = _round(repeat, scenario, names[turn:] + names[:turn], engine_port)
+                measured += done
+                unmeasured += missing
+    return measured, unmeasured
+
+
+def _round(repeat: int, scenario: Scenario, names: list[str], engine_port: int) -> tuple[list[Window], list[str]]:
+    """One scenario for all contestants, and a line of progress for each."""
+    if isinstance(scenario, StalledScenario):
+        measured, unmeasured = windows.stall_together(repeat, scenario, names)
+        for line in [*map(table.progress, measured), *unmeasured]:
+            _tell(line)
+        return measured, unmeasured
+    measured, unmeasured = [], []
+    for name in names:
+        cell = windows.Cell(repeat, scenario, name)
+        try:
+            measured.append(windows.measure(cell, engine_port))
+            _tell(table.progress(measured[-1]))
+        except ContestantError as error:
+            unmeasured.append(f"{cell}: {error}")
+            _tell(unmeasured[-1])
+    return measured, unmeasured
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _versions(names: list[str] | None) -> tuple[dict[str, str], list[str]]:
+    """Version by contestant, and a line for each that is not installed.
+
+    Raises ContestantError for one that was asked for by name; without names, those that are there take part.
+    """
+    versions: dict[str, str] = {}
+    missing: list[str] = []
+    for name in names or contestants.CONTESTANTS:
+        try:
+            versions[name] = contestants.version_of(contestants.CONTESTANTS[name])
+        except ContestantError as error:
+            if names:
+                raise
+            missing.append(str(error))
+            _tell(missing[-1])
+    return versions, missing
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.partition("\n")[0])
+    known = list(contestants.CONTESTANTS)
+    only = f"default: those of {', '.join(known)} that are installed"
+    parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help=only)
+    parser.add_argument("--scenarios", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--repeats", type=int, metavar="N", help="3 or more for figures to quote (default: 3)")
+    parser.add_argument("--stalled-seconds", type=float, metavar="S", help="how long the client stalls (default: 60)")
+    parser.add_argument("--ranges", action="store_true", help="print smallest and largest beside each median")
+    parser.add_argument("--quick", action="store_true", help="small counts, one repeat: shows that all works")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: benchmarks/results/; none for --quick")
+    return parser
+
+
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
+    chosen: list[Scenario] = [
+        scenario for scenario in (QUICK if options.quick else FULL) if scenario.name in options.scenarios
+    ]
+    if options.stalled_seconds is None:
+        return chosen
+    return [
+        msgspec.structs.replace(scenario, seconds=options.stalled_seconds)
+        if isinstance(scenario, StalledScenario)
+        else scenario
+        for scenario in chosen
+    ]
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.partition("\n")[0])
-    known = list(contestants.CONTESTANTS)
-    parser.add_argument("--only", nargs="+", choices=known, default=known, metavar="NAME", help=", ".join(known))
-    parser.add_argument("--repeats", type=int, metavar="N", help="3 or more for figures to quote (default: 3)")
-    parser.add_argument("--quick", action="store_true", help="small counts, one repeat: shows that all works")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: benchmarks/results/; none for --quick")
+    parser = _arguments()
     options = parser.parse_args(arguments)
-    if options.repeats is not None and options.repeats < 1:
+    options.repeats = options.repeats if options.repeats is not None else 1 if options.quick else 3
+    if options.repeats < 1:
         parser.error("--repeats must be at least 1")
+    if options.stalled_seconds is not None and options.stalled_seconds <= 0:
+        parser.error("--stalled-seconds must be more than 0")
+    options.scenarios = _scenarios(options)
+    if not options.scenarios:
+        parser.error("--quick has none of these scenarios")
     return options
 
 
@@ -147,13 +153,12 @@ def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     started = datetime.now(UTC)
     commit, sources_sha256 = results.describe_commit(), results.digest_sources()
-    scenarios = QUICK if options.quick else FULL
-    names = list(dict.fromkeys(options.only))
+    _allow_many_files()
     try:
-        versions = {name: contestants.version_of(contestants.CONTESTANTS[name]) for name in names}
-        windows, unmeasured = compare(names, scenarios, options.repeats or (1 if options.quick else 3))
-    except contestants.ContestantError as error:
-        print(error, file=sys.stderr)
+        versions, missing = _versions(options.only and list(dict.fromkeys(options.only)))
+        measured, unmeasured = compare(list(versions), options.scenarios, options.repeats)
+    except ContestantError as error:
+        _tell(str(error))
         return 2
     report = Report(
         date=started.isoformat(timespec="seconds"),
@@ -163,18 +168,25 @@ def main(arguments: list[str]) -> int:
         sources_changed=results.digest_sources() != sources_sha256,
         machine=results.describe_machine(),
         versions=versions,
-        scenarios=list(scenarios),
-        windows=windows,
+        scenarios=options.scenarios,
+        windows=measured,
+        missing=missing,
         unmeasured=unmeasured,
     )
-    print(table.render(report))
     output = options.output
     if output is None and not options.quick:
         output = results.ROOT / "benchmarks" / "results" / f"overhead-{started:%Y%m%dT%H%MZ}.json"
     if output:
         results.save(report, output)
-        print(f"\nkept in {output}")
+        _tell(f"kept in {output}")
+    print(table.render(report, ranges=options.ranges))
     return 1 if unmeasured else 0
+
+
+def _allow_many_files() -> None:
+    """Idle streams are files, one in this process and two in a proxy; contestants inherit the limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,13 @@ from typing import Literal
 
 import msgspec
 
+from benchmarks import wire
+
 ROOT = Path(__file__).parents[1]
 """The checkout: where child processes run, so that `-m weir` and `-m benchmarks.engine` are this tree's."""
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class LoadScenario(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     """A closed loop of `connections` clients, until `requests` were sent or `limit_s` has passed."""
 
     name: str
@@ -26,10 +28,29 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     limit_s: float
     """Only contestants too slow for `requests` meet it; requests under way then still finish."""
-    chunks: int = 0
-    """Chunks of each answer; 0 for one small JSON answer."""
-    ttft_ms: int = 0
-    gap_ms: int = 0
+    shape: wire.Shape = wire.SMALL
+    prompt_bytes: int = 0
+
+
+class IdleScenario(msgspec.Struct, frozen=True, kw_only=True, tag="idle"):
+    """`streams` streams at once, each silent after its first chunk: what does the memory of one cost?"""
+
+    name: str
+    streams: int
+    limit_s: float
+    """For opening them; the memory is divided by those that are open by then."""
+    settle_s: float
+    """From the last stream's first chunk, and before the first one is opened, to reading the memory."""
+
+
+class StalledScenario(msgspec.Struct, frozen=True, kw_only=True, tag="stalled"):
+    """One client that stops reading for `seconds`, then reads on, while the engine writes as fast as it can."""
+
+    name: str
+    seconds: float
+
+
+Scenario = LoadScenario | IdleScenario | StalledScenario
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +58,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     p99: float
 
 
-class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+class LoadResult(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     """What the clients of one window saw."""
 
     completed: int
@@ -50,10 +71,41 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     ttft_ms: Quantiles | None
     """From writing the request to the first body byte; None when nothing completed."""
+    total_ms: Quantiles | None
+    """From writing the request to the last body byte."""
     gap_ms: Quantiles | None
     """Between the arrivals of neighbouring chunks of a stream."""
     delay_ms: Quantiles | None
     """One way: from the engine's write to the client's read of each chunk."""
+
+
+class IdleResult(msgspec.Struct, frozen=True, kw_only=True, tag="idle"):
+    """RSS of the contestant's processes without and with the open streams; what the kernel holds is not in it."""
+
+    streams: int
+    failed: dict[str, int]
+    """Streams that did not open, by reason."""
+    opened_s: float
+    """How long opening them took."""
+    rss_before_bytes: int | None
+    rss_after_bytes: int | None
+
+
+class StalledResult(msgspec.Struct, frozen=True, kw_only=True, tag="stalled"):
+    taken_bytes: list[int]
+    """How much of the stream the engine had got rid of, at equal intervals over the stall."""
+    rss_before_bytes: int | None
+    rss_after_bytes: int | None
+    resumed: bool
+    """Whether the client, reading on, came to a chunk that the engine wrote after the stall."""
+
+    @property
+    def held_back(self) -> bool:
+        """The engine had to wait: the stream was there, and not a byte was taken in the last third of the stall."""
+        return 0 < self.taken_bytes[-1] == self.taken_bytes[len(self.taken_bytes) * 2 // 3 - 1]
+
+
+Result = LoadResult | IdleResult | StalledResult
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +114,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int
     scenario: str
     contestant: str
-    load: LoadResult
+    result: Result
     cpu_s: float | None
-    """User and system time of the contestant's process tree over the load; None for `direct`."""
+    """User and system time of the contestant's process tree over the window; None for `direct`."""
     cpu_resolution: float | None
     """Largest relative error of `cpu_s` that the kernel's tick can cause."""
     rss_peak_bytes: int | None
@@ -82,7 +134,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    schema: Literal["weir.overhead/1"] = "weir.overhead/1"
+    schema: Literal["weir.overhead/2"] = "weir.overhead/2"
     date: str
     command: list[str]
     commit: str
@@ -95,6 +147,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     scenarios: list[Scenario]
     windows: list[Window]
+    missing: list[str]
+    """Contestants that did not take part because they are not installed, each with what installs it."""
     unmeasured: list[str]
     """Windows that are missing because their contestant did not start or its load broke down, and why."""
 

@@ -1,4 +1,4 @@
-"""The tables of a report: per scenario and contestant the median over repeats, with its range.
+"""The table of a report: a row for every figure of every scenario, a column for every contestant, medians in the cells.
 
 Ratios and added latencies are taken within one repeat, against the reference and the baseline of that repeat, and
 only then summarised. Failed and altered answers are always shown. Pure: a report in, text out.
@@ -7,11 +7,22 @@ only then summarised. Failed and altered answers are always shown. Pure: a repor
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from benchmarks.contestants import BASELINE, REFERENCE
-from benchmarks.results import LoadResult, Quantiles, Report, Scenario, Window
+from benchmarks.results import (
+    IdleResult,
+    IdleScenario,
+    LoadResult,
+    LoadScenario,
+    Quantiles,
+    Report,
+    Scenario,
+    StalledResult,
+    StalledScenario,
+    Window,
+)
 
 _TRUSTED_RESOLUTION = 0.02
 _QUIET_CORES = 0.1
@@ -20,174 +31,248 @@ _QUIET_CORES = 0.1
 Windows = dict[str, Window]
 """The windows of one scenario and repeat, by contestant."""
 
+Figure = Callable[[Window], float | bool | None]
+"""A figure of one window; None when it cannot be said."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
+class _Row:
     title: str
-    digits: int
-    value: Callable[[str, Windows], float | None]
-    """Of one contestant in one repeat; None when it cannot be said."""
+    digits: int = 0
+    value: Callable[[str, Windows], float | bool | None]
+    """Of one contestant in one repeat."""
 
 
-def cost(window: Window) -> float | None:
-    """CPU seconds per small answer or per relayed chunk; None without CPU time or without a complete answer."""
-    units = window.load.chunks or window.load.completed
-    return window.cpu_s / units if window.cpu_s is not None and units else None
+def _own(figure: Figure) -> Callable[[str, Windows], float | bool | None]:
+    return lambda name, windows: figure(windows[name])
 
 
-def _cost_ratio(name: str, windows: Windows) -> float | None:
-    reference = cost(windows[REFERENCE]) if REFERENCE in windows else None
-    own = cost(windows[name])
-    return own / reference if own is not None and reference else None
+def _ratio(figure: Figure) -> Callable[[str, Windows], float | None]:
+    """To the reference's."""
 
-
-def _cost_in(scale: float) -> Callable[[str, Windows], float | None]:
     def value(name: str, windows: Windows) -> float | None:
-        own = cost(windows[name])
-        return None if own is None else own * scale
+        own, reference = figure(windows[name]), figure(windows[REFERENCE]) if REFERENCE in windows else None
+        return own / reference if own is not None and reference else None
 
     return value
 
 
-def _rate(name: str, windows: Windows) -> float:
-    load = windows[name].load
-    return (load.chunks or load.completed) / load.duration_s
-
-
-def _rss_mb(name: str, windows: Windows) -> float | None:
-    peak_bytes = windows[name].rss_peak_bytes
-    return None if peak_bytes is None else peak_bytes / 1e6
-
-
-def _ttft(load: LoadResult) -> Quantiles | None:
-    return load.ttft_ms
-
-
-def _delay(load: LoadResult) -> Quantiles | None:
-    return load.delay_ms
-
-
-def _added(
-    quantiles: Callable[[LoadResult], Quantiles | None], pick: Callable[[Quantiles], float]
-) -> Callable[[str, Windows], float | None]:
-    """Difference to the baseline's same quantile, in ms."""
+def _over(other: str, figure: Figure) -> Callable[[str, Windows], float | None]:
+    """The difference to that of `other`, a contestant."""
 
     def value(name: str, windows: Windows) -> float | None:
-        if name == BASELINE or BASELINE not in windows:
-            return None
-        own, baseline = quantiles(windows[name].load), quantiles(windows[BASELINE].load)
-        return pick(own) - pick(baseline) if own and baseline else None
+        own, less = figure(windows[name]), figure(windows[other]) if other in windows else None
+        return own - less if own is not None and less is not None and name != other else None
 
     return value
 
 
-def _p50(quantiles: Quantiles) -> float:
-    return quantiles.p50
+def cost_us(window: Window) -> float | None:
+    """CPU µs per small answer or per relayed chunk; None without CPU time or without a complete answer."""
+    load = window.result
+    units = load.chunks or load.completed if isinstance(load, LoadResult) else 0
+    return window.cpu_s * 1e6 / units if window.cpu_s is not None and units else None
 
 
-def _p99(quantiles: Quantiles) -> float:
-    return quantiles.p99
+def _cost_ms(window: Window) -> float | None:
+    cost = cost_us(window)
+    return None if cost is None else cost / 1e3
 
 
-_RATIO = _Column(title=f"×{REFERENCE}", digits=2, value=_cost_ratio)
-_RSS = _Column(title="RSS MB", digits=0, value=_rss_mb)
-_SMALL = (
-    _Column(title="CPU ms/request", digits=4, value=_cost_in(1e3)),
-    _RATIO,
-    _Column(title="max requests/s", digits=0, value=_rate),
-    _RSS,
+def _rate(window: Window) -> float | None:
+    load = window.result
+    return (load.chunks or load.completed) / load.duration_s if isinstance(load, LoadResult) else None
+
+
+def _rss_mb(window: Window) -> float | None:
+    return None if window.rss_peak_bytes is None else window.rss_peak_bytes / 1e6
+
+
+def _quantile(of: Callable[[LoadResult], Quantiles | None], pick: Callable[[Quantiles], float]) -> Figure:
+    def figure(window: Window) -> float | None:
+        quantiles = of(window.result) if isinstance(window.result, LoadResult) else None
+        return None if quantiles is None else pick(quantiles)
+
+    return figure
+
+
+def _latency(title: str, of: Callable[[LoadResult], Quantiles | None]) -> tuple[_Row, ...]:
+    p50, p99 = _quantile(of, lambda quantiles: quantiles.p50), _quantile(of, lambda quantiles: quantiles.p99)
+    return (
+        _Row(title=f"{title} P50, ms over {BASELINE}", digits=2, value=_over(BASELINE, p50)),
+        _Row(title=f"{title} P99, ms over {BASELINE}", digits=2, value=_over(BASELINE, p99)),
+        _Row(title=f"{title} P99, ms over {REFERENCE}", digits=2, value=_over(REFERENCE, p99)),
+    )
+
+
+def _growth_bytes(window: Window) -> float | None:
+    held = window.result
+    if isinstance(held, LoadResult) or held.rss_before_bytes is None or held.rss_after_bytes is None:
+        return None
+    return held.rss_after_bytes - held.rss_before_bytes
+
+
+def _growth_mb(window: Window) -> float | None:
+    growth_bytes = _growth_bytes(window)
+    return None if growth_bytes is None else growth_bytes / 1e6
+
+
+def _stream_kb(window: Window) -> float | None:
+    growth_bytes, streams = _growth_bytes(window), _streams(window)
+    return growth_bytes / streams / 1e3 if growth_bytes is not None and streams else None
+
+
+def _streams(window: Window) -> float | None:
+    return window.result.streams if isinstance(window.result, IdleResult) else None
+
+
+def _taken_mb(window: Window) -> float | None:
+    return window.result.taken_bytes[-1] / 1e6 if isinstance(window.result, StalledResult) else None
+
+
+def _held_back(window: Window) -> bool | None:
+    return window.result.held_back if isinstance(window.result, StalledResult) else None
+
+
+def _resumed(window: Window) -> bool | None:
+    return window.result.resumed if isinstance(window.result, StalledResult) else None
+
+
+def _failed(window: Window) -> float:
+    return 0 if isinstance(window.result, StalledResult) else sum(window.result.failed.values())
+
+
+def _altered(window: Window) -> float | None:
+    return window.result.altered if isinstance(window.result, LoadResult) else None
+
+
+_TOTAL = _quantile(lambda load: load.total_ms, lambda quantiles: quantiles.p50)
+_RSS = _Row(title="peak RSS, MB", value=_own(_rss_mb))
+_COUNTS = (_Row(title="failed", value=_own(_failed)), _Row(title="altered", value=_own(_altered)))
+_CHUNK = (
+    _Row(title="CPU, µs per chunk", digits=2, value=_own(cost_us)),
+    _Row(title=f"CPU, ×{REFERENCE}", digits=2, value=_ratio(cost_us)),
+    _Row(title="chunks/s", value=_own(_rate)),
 )
-_UNPACED = (
-    _Column(title="CPU µs/chunk", digits=2, value=_cost_in(1e6)),
-    _RATIO,
-    _Column(title="chunks/s", digits=0, value=_rate),
-    _RSS,
+_PACED = (*_CHUNK, *_latency("TTFT", lambda load: load.ttft_ms), *_latency("chunk delay", lambda load: load.delay_ms))
+_REQUEST = (
+    _Row(title="CPU, ms per request", digits=4, value=_own(_cost_ms)),
+    _Row(title=f"CPU, ×{REFERENCE}", digits=2, value=_ratio(_cost_ms)),
 )
-_PACED = (
-    *_UNPACED[:-1],
-    _Column(title="added TTFT p50 ms", digits=2, value=_added(_ttft, _p50)),
-    _Column(title="p99", digits=2, value=_added(_ttft, _p99)),
-    _Column(title="added chunk delay p50 ms", digits=2, value=_added(_delay, _p50)),
-    _Column(title="p99", digits=2, value=_added(_delay, _p99)),
-    _RSS,
+_LARGE = (
+    _Row(title="time P50, ms", digits=2, value=_own(_TOTAL)),
+    _Row(title=f"time P50, ×{REFERENCE}", digits=2, value=_ratio(_TOTAL)),
+    *_REQUEST,
+)
+_IDLE = (
+    _Row(title="RSS per stream, kB", digits=1, value=_own(_stream_kb)),
+    _Row(title=f"RSS per stream, ×{REFERENCE}", digits=2, value=_ratio(_stream_kb)),
+    _Row(title="streams held", value=_own(_streams)),
+    _COUNTS[0],
+)
+_STALLED = (
+    _Row(title="engine held back", value=_own(_held_back)),
+    _Row(title="taken from the engine, MB", digits=1, value=_own(_taken_mb)),
+    _Row(title="RSS growth, MB", digits=1, value=_own(_growth_mb)),
+    _Row(title="stream goes on afterwards", value=_own(_resumed)),
 )
 
 
-def render(report: Report) -> str:
-    """All tables as text, each figure as `median (min–max)` over the repeats."""
+def _rows(scenario: Scenario) -> tuple[_Row, ...]:
+    if isinstance(scenario, LoadScenario):
+        shape = scenario.shape
+        if scenario.prompt_bytes or shape.pad_bytes:
+            return (*_LARGE, _RSS, *_COUNTS)
+        if not shape.chunks:
+            return (*_REQUEST, _Row(title="max requests/s", value=_own(_rate)), _RSS, *_COUNTS)
+        return (*(_PACED if shape.gap_ms else _CHUNK), _RSS, *_COUNTS)
+    return _IDLE if isinstance(scenario, IdleScenario) else _STALLED
+
+
+def render(report: Report, *, ranges: bool = False) -> str:
+    """The table and what to know before quoting it; with `ranges` each figure as `median (min–max)` of the repeats."""
     repeats = len({window.repeat for window in report.windows})
-    machine = report.machine
+    machine, names = report.machine, list(report.versions)
     head = [
-        f"{report.date}, commit {report.commit}, repeats: {repeats}",
+        f"{report.date}, commit {report.commit}, median of {repeats}" + (" (min–max)" if ranges else ""),
         f"  {machine.cpu}, {machine.cores} cores, Linux {machine.kernel}, Python {machine.python}",
         *(f"  {name}: {version}" for name, version in report.versions.items()),
     ]
-    blocks = [_block(report, scenario) for scenario in report.scenarios]
-    return "\n\n".join("\n".join(lines) for lines in (head, *blocks, _notes(report)) if lines)
+    table = [["", *names]]
+    for scenario in report.scenarios:
+        table.append([describe(scenario)])
+        table += _block(report, scenario, names, ranges=ranges)
+    return "\n\n".join("\n".join(lines) for lines in (head, _aligned(table), _notes(report)) if lines)
 
 
 def progress(window: Window) -> str:
     """One line on a window that has just ended."""
-    unit_cost = cost(window)
-    load = window.load
-    spent = "" if unit_cost is None else f", {unit_cost * 1e6:.1f} µs CPU per {'chunk' if load.chunks else 'request'}"
-    return (
-        f"repeat {window.repeat + 1} {window.scenario} {window.contestant}: "
-        f"{load.completed} ok, {sum(load.failed.values())} failed in {load.duration_s:.1f} s{spent}"
-    )
+    result = window.result
+    if isinstance(result, IdleResult):
+        text = f"{result.streams} streams held, opened in {result.opened_s:.1f} s"
+    elif isinstance(result, StalledResult):
+        text = f"{result.taken_bytes[-1] / 1e6:.1f} MB taken, engine {'' if result.held_back else 'not '}held back"
+    else:
+        text = f"{result.completed} ok, {_failed(window)} failed in {result.duration_s:.1f} s"
+        cost = cost_us(window)
+        if cost is not None:
+            text += f", {cost:.1f} µs CPU per {'chunk' if result.chunks else 'request'}"
+    return f"repeat {window.repeat + 1} {window.scenario} {window.contestant}: {text}"
 
 
-def _block(report: Report, scenario: Scenario) -> list[str]:
-    windows = [window for window in report.windows if window.scenario == scenario.name]
+def _block(report: Report, scenario: Scenario, names: list[str], *, ranges: bool) -> list[list[str]]:
     by_repeat: dict[int, Windows] = {}
-    for window in windows:
-        by_repeat.setdefault(window.repeat, {})[window.contestant] = window
-    columns = _columns(scenario)
-    rows = [["contestant", *(column.title for column in columns), "failed", "altered"]]
-    for name in report.versions:
-        own = [window.load for window in windows if window.contestant == name]
-        rows.append(
-            [
-                name,
-                *(
-                    _spread([column.value(name, each) for each in by_repeat.values() if name in each], column.digits)
-                    for column in columns
-                ),
-                str(sum(sum(load.failed.values()) for load in own)),
-                str(sum(load.altered for load in own)),
-            ]
-        )
-    return [_title(scenario), *_aligned(rows)]
+    for window in report.windows:
+        if window.scenario == scenario.name:
+            by_repeat.setdefault(window.repeat, {})[window.contestant] = window
+    return [
+        [
+            f"  {row.title}",
+            *(
+                _summary([row.value(name, each) for each in by_repeat.values() if name in each], row.digits, ranges)
+                for name in names
+            ),
+        ]
+        for row in _rows(scenario)
+    ]
 
 
-def _columns(scenario: Scenario) -> tuple[_Column, ...]:
-    if not scenario.chunks:
-        return _SMALL
-    return _PACED if scenario.gap_ms else _UNPACED
+def describe(scenario: Scenario) -> str:
+    """What happens in it, as the heading of its rows."""
+    if isinstance(scenario, IdleScenario):
+        return f"{scenario.name}: {scenario.streams} open streams, silent after their first chunk"
+    if isinstance(scenario, StalledScenario):
+        return f"{scenario.name}: a client that does not read for {scenario.seconds:g} s, the engine at full speed"
+    shape = scenario.shape
+    clients = "one connection" if scenario.connections == 1 else f"{scenario.connections} connections"
+    prompts = f", prompts of {scenario.prompt_bytes / 2**20:g} MiB" if scenario.prompt_bytes else ""
+    if not shape.chunks:
+        answers = "small JSON answers"
+    elif shape.pad_bytes:
+        answers = f"streams of one line of {shape.pad_bytes / 2**20:g} MiB"
+    else:
+        pace = f"one every {shape.gap_ms} ms, first after {shape.ttft_ms} ms" if shape.gap_ms else "no delay"
+        answers = f"streams of {shape.chunks} chunks, {pace}"
+    return f"{scenario.name}: {clients}{prompts}, {answers}"
 
 
-def _title(scenario: Scenario) -> str:
-    clients = f"{scenario.name}: {scenario.connections} connections"
-    if not scenario.chunks:
-        return f"{clients}, small JSON answers"
-    pace = f"one every {scenario.gap_ms} ms, first after {scenario.ttft_ms} ms" if scenario.gap_ms else "no delay"
-    return f"{clients}, streams of {scenario.chunks} chunks, {pace}"
-
-
-def _spread(values: list[float | None], digits: int) -> str:
+def _summary(values: Iterable[float | bool | None], digits: int, ranges: bool) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
+    if isinstance(known[0], bool):
+        return {len(known): "yes", 0: "no"}.get(int(sum(known)), f"{sum(known)} of {len(known)}")
     median = f"{statistics.median(known):,.{digits}f}"
-    return median if len(known) == 1 else f"{median} ({min(known):,.{digits}f}–{max(known):,.{digits}f})"
+    return f"{median} ({min(known):,.{digits}f}–{max(known):,.{digits}f})" if ranges and len(known) > 1 else median
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """A row of one cell is a heading and may be longer than its column."""
+    first, *others = (max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True))
     return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
+        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
+        if len(row) > 1
+        else row[0]
         for row in rows
     ]
 
@@ -197,8 +282,10 @@ def _notes(report: Report) -> list[str]:
     notes = [
         f"{window.scenario} {window.contestant} repeat {window.repeat + 1}: {count} failed: {reason}"
         for window in report.windows
-        for reason, count in window.load.failed.items()
+        if not isinstance(window.result, StalledResult)
+        for reason, count in window.result.failed.items()
     ]
+    notes += report.missing
     notes += [f"not measured: {reason.splitlines()[0]}" for reason in report.unmeasured]
     if report.sources_changed:
         notes.append("the gateway's sources changed during the run: quote nothing of weir from this report")

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from benchmarks import wire
 from benchmarks.answers import Exchange, judge, tally
 from benchmarks.results import Quantiles
+from benchmarks.wire import Shape
 
 SENT_NS = 1_000_000_000
 TTFT_NS = 20_000_000
@@ -27,9 +28,10 @@ def small(body: bytes = wire.SMALL_ANSWER, status: int = 200) -> Exchange:
 
 
 def test_times_of_a_stream() -> None:
-    result = tally([streamed(5), streamed(5)], chunks=5, duration_s=2.0)
+    result = tally([streamed(5), streamed(5)], Shape(chunks=5), duration_s=2.0)
     assert (result.completed, result.altered, result.failed, result.chunks) == (2, 0, {}, 10)
     assert result.ttft_ms == Quantiles(p50=23.0, p99=23.0)
+    assert result.total_ms == Quantiles(p50=63.0, p99=63.0)
     assert result.gap_ms == Quantiles(p50=10.0, p99=10.0)
     assert result.delay_ms == Quantiles(p50=3.0, p99=3.0)
 
@@ -43,7 +45,7 @@ def test_how_the_bytes_were_cut_into_reads_changes_no_verdict(data: st.DataObjec
     exchange = Exchange(
         sent_ns=SENT_NS, status=200, reads=reads, reads_ns=[late_ns + n for n in range(len(reads))], error=None
     )
-    result = tally([exchange], chunks=4, duration_s=1.0)
+    result = tally([exchange], Shape(chunks=4), duration_s=1.0)
     assert (result.completed, result.altered) == (1, 0)
     assert result.delay_ms is not None
     assert result.delay_ms.p50 > 900
@@ -55,12 +57,12 @@ def test_a_chunk_arrives_with_the_read_that_ends_its_stamp() -> None:
     middle = first.index(b"@") + 5
     exchange.reads[:1] = [first[:middle], first[middle:]]
     exchange.reads_ns.insert(0, SENT_NS + TTFT_NS + 1)
-    result = tally([exchange], chunks=2, duration_s=1.0)
+    result = tally([exchange], Shape(chunks=2), duration_s=1.0)
     assert result.delay_ms == Quantiles(p50=3.0, p99=3.0)
 
 
 def test_small_answers() -> None:
-    result = tally([small(), small(wire.SMALL_ANSWER + b"\n")], chunks=0, duration_s=1.0)
+    result = tally([small(), small(wire.SMALL_ANSWER + b"\n")], Shape(chunks=0), duration_s=1.0)
     assert (result.completed, result.altered, result.chunks) == (2, 1, 0)
     assert result.ttft_ms == Quantiles(p50=2.0, p99=2.0)
     assert result.gap_ms is None
@@ -70,8 +72,17 @@ def test_small_answers() -> None:
 def test_a_complete_stream_with_other_bytes_is_altered_not_failed() -> None:
     exchange = streamed(3)
     exchange.reads[1] = exchange.reads[1].replace(b'"logprobs":null,', b"")
-    result = tally([exchange], chunks=3, duration_s=1.0)
+    result = tally([exchange], Shape(chunks=3), duration_s=1.0)
     assert (result.completed, result.altered, result.failed) == (1, 1, {})
+
+
+def test_a_line_that_lost_a_byte_of_its_padding_is_altered() -> None:
+    shape = Shape(chunks=1, pad_bytes=1000)
+    body = wire.chunk(0, 1, SENT_NS, shape.pad_bytes) + wire.DONE
+    assert [tally([small(each)], shape, duration_s=1.0).altered for each in (body, body.replace(b"~~", b"~", 1))] == [
+        0,
+        1,
+    ]
 
 
 def out_of_order() -> Exchange:
@@ -101,6 +112,6 @@ def from_the_future() -> Exchange:
     ],
 )
 def test_failures_have_reasons(exchange: Exchange, chunks: int, reason: str) -> None:
-    assert judge(exchange, chunks) == reason
-    result = tally([exchange], chunks=chunks, duration_s=1.0)
+    assert judge(exchange, Shape(chunks=chunks)) == reason
+    result = tally([exchange], Shape(chunks=chunks), duration_s=1.0)
     assert (result.completed, result.failed, result.ttft_ms) == (0, {reason: 1}, None)

@@ -25,7 +25,7 @@ async def failures(serve: Serve, *, requests: int) -> tuple[int, dict[str, int]]
     for client in clients:
         client.close()
     await server.wait_closed()
-    result = answers.tally(round_.exchanges, chunks=0, duration_s=1)
+    result = answers.tally(round_.exchanges, wire.SMALL, duration_s=1)
     return result.completed, result.failed
 
 
@@ -81,7 +81,7 @@ async def test_a_server_that_went_away_fails_the_requests_not_the_load() -> None
     round_ = load.Round(REQUEST, requests=100, limit_s=10)
     await load.run_round([client], round_, ramp_s=0)
     await server.wait_closed()
-    assert answers.tally(round_.exchanges, chunks=0, duration_s=1).failed == {
+    assert answers.tally(round_.exchanges, wire.SMALL, duration_s=1).failed == {
         "connection lost": 1,
         "connection refused": 1,
     }

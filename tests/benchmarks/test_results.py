@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from benchmarks import results
-from benchmarks.results import Report
+from benchmarks.results import LoadScenario, Report, StalledResult, StalledScenario, Window
+from benchmarks.wire import Shape
 
 
 def test_the_digest_follows_contents_and_names_of_the_gateways_sources(
@@ -37,11 +38,44 @@ def test_a_saved_report_reads_back(tmp_path: Path) -> None:
         sources_changed=False,
         machine=results.describe_machine(),
         versions={"nginx": "1"},
-        scenarios=[],
-        windows=[],
+        scenarios=[
+            LoadScenario(name="S3", connections=1, requests=2, limit_s=3, shape=Shape(chunks=4)),
+            StalledScenario(name="stalled", seconds=60),
+        ],
+        windows=[
+            Window(
+                repeat=0,
+                scenario="stalled",
+                contestant="nginx",
+                result=stalled(3, 5, 5),
+                cpu_s=0.01,
+                cpu_resolution=0.5,
+                rss_peak_bytes=1,
+                foreign_cores=0.0,
+            )
+        ],
+        missing=["envoy is not installed"],
         unmeasured=[],
     )
     path = tmp_path / "new" / "report.json"
     results.save(report, path)
     assert msgspec.json.decode(path.read_bytes(), type=Report) == report
     assert report.machine.cores >= 1
+
+
+def stalled(*taken_bytes: int) -> StalledResult:
+    return StalledResult(taken_bytes=[*taken_bytes], rss_before_bytes=1, rss_after_bytes=2, resumed=True)
+
+
+@pytest.mark.parametrize(
+    ("taken_bytes", "held_back"),
+    [
+        ((10, 20, 30, 40, 50, 60), False),
+        ((10, 20, 30, 40, 40, 50), False),
+        ((10, 20, 30, 40, 40, 40), True),
+        # The stream is gone: nobody held anything back.
+        ((10, 20, 30, 0, 0, 0), False),
+    ],
+)
+def test_holding_back_is_taking_nothing_in_the_last_third(taken_bytes: tuple[int, ...], held_back: bool) -> None:
+    assert stalled(*taken_bytes).held_back is held_back

@@ -10,6 +10,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from gateway.upstream.pool import MAX_IDLE_S
 from tests.chaos.clients import CHAT_PATH, head_only, in_flight, post, silence, until
 from tests.gateway.conftest import CHAT, STREAMED, StartGateway
 from tests.scripted_engine import (
@@ -25,6 +26,9 @@ from tests.scripted_engine import (
     token,
     whole_stream,
 )
+
+UVICORN_KEEP_ALIVE_S = 5.0
+"""How long vLLM and SGLang keep an idle connection by default."""
 
 
 def answering(status: int, extra: bytes = b"") -> Script:
@@ -190,7 +194,7 @@ async def test_attempts_are_few_and_the_last_answer_is_told(
     async with running(script) as engine, start_gateway([engine.url]) as gateway:
         response = await gateway.client.post(CHAT_PATH, json=CHAT)
     assert (response.status_code, len(engine.requests)) == (status, attempts)
-    assert str(engine.port) not in response.text
+    assert f":{engine.port}" not in response.text
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -225,3 +229,24 @@ async def test_names_from_outside_are_no_labels(start_gateway: StartGateway) -> 
     assert "typo-" not in page
     assert "made" not in page
     assert 'weir_requests_total{outcome="error",pool="none",route="none",status="404"} 20.0' in page
+
+
+async def test_idle_connections_are_given_up_before_the_engine_does(start_gateway: StartGateway) -> None:
+    """bifrost#1305, bifrost#2276: every other request met a connection that uvicorn had closed after its 5 s. The
+    gateway lets go of an idle one earlier; one that dies under a request is replaced unnoticed."""
+    closing = False
+
+    async def leaves(request: Received, conversation: Conversation) -> None:
+        if closing and request.connection == engine.requests[0].connection:
+            conversation.writer.close()
+        else:
+            await whole_stream(request, conversation)
+
+    async with running(leaves) as engine, start_gateway([engine.url]) as gateway:
+        assert (await gateway.client.post(CHAT_PATH, json=STREAMED)).status_code == 200
+        closing = True
+        response = await gateway.client.post(CHAT_PATH, json=STREAMED)
+        [_, record] = await gateway.records()
+    assert DONE in response.content
+    assert record.attempts == 2
+    assert MAX_IDLE_S < UVICORN_KEEP_ALIVE_S

@@ -11,6 +11,10 @@ from random import Random
 
 import pytest
 
+from gateway.exchange import Attempt
+from gateway.model import EndpointAddress
+from gateway.upstream.client import UpstreamClient, UpstreamConnection
+from protocol import traceparent
 from tests.chaos.clients import ask_and_leave, endless, head_only, in_flight, plain, post, silence, stalls, until
 from tests.gateway.conftest import CHAT, STREAMED, RunningGateway, StartGateway
 from tests.scripted_engine import Conversation, Received, Script, ScriptedEngine, json_response, running, whole_stream
@@ -186,3 +190,24 @@ async def test_what_a_cancelled_stream_cost_is_recorded(start_gateway: StartGate
     assert (record.outcome, record.completion_tokens, record.usage_partial) == ("client_gone", 1, True)
     assert 'weir_tokens_not_generated_estimate_total{pool="p",route="m"} 49.0' in page
     assert "weir_cancel_propagation_seconds_count 1.0" in page
+
+
+class Refusing(UpstreamClient):
+    """Takes no connection back."""
+
+    def release(self, address: EndpointAddress, connection: UpstreamConnection) -> None:
+        raise OSError("the transport is broken")
+
+
+async def test_a_close_that_fails_still_gives_the_place_back(start_gateway: StartGateway) -> None:
+    """sglang-omni PR#931: an `aclose()` that raised skipped the decrement."""
+    async with running(silence) as engine, start_gateway([engine.url]) as gateway:
+        [endpoint] = gateway.gateway.fleet.pools["p"].endpoints
+        attempt = Attempt(endpoint, traceparent.new(bytes(range(1, 25)), sampled=False))
+        attempt.connection = await gateway.gateway.upstream.connect(endpoint.address, 1.0)
+        connection = attempt.connection
+        assert endpoint.in_flight == 1
+        with pytest.raises(OSError, match="broken"):
+            attempt.let_go(Refusing())
+        assert endpoint.in_flight == 0
+        connection.abort()

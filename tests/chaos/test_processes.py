@@ -23,6 +23,9 @@ from tests.integration.conftest import MODEL, weir
 from tests.scripted_engine import DONE, LAST_CHUNK
 from weir.processes import Child, Processes
 
+FIRST_EVENT = b"\n\n\r\n"
+"""How the HTTP chunk of an event ends."""
+
 TROUBLE = (b"never awaited", b"was destroyed", b"never retrieved", b"Traceback", b"Unclosed")
 """What Python says of tasks, coroutines and connections that nobody took care of."""
 
@@ -72,6 +75,7 @@ def start_cluster(tmp_path: Path) -> StartCluster:
                 },
                 "routes": [{"model": MODEL, "split": {"p": 1}, "continuation": continuation}],
                 "records": {"path": str(tmp_path / "gateway.jsonl")},
+                "drain": {"timeout_s": 5.0},
                 **sections,
             }
             (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(config))
@@ -114,7 +118,7 @@ async def busy_engine(cluster: Cluster) -> Child:
 
 def words(stream: bytes) -> int:
     """Tokens of text in a chat stream; a token is a word here."""
-    events = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
+    events = [line[6:] for line in stream.splitlines() if line.startswith(b"data: {")]
     choices = [choice for event in events for choice in msgspec.json.decode(event).get("choices", ())]
     return len("".join(choice["delta"].get("content") or "" for choice in choices).split())
 
@@ -126,7 +130,7 @@ async def test_sigterm_lets_open_streams_finish(start_cluster: StartCluster) -> 
         connections = [await cluster.connect() for _ in range(8)]
         for _, writer in connections:
             writer.write(asking(150))
-        begun = [await reader.readuntil(b"\n\ndata:") for reader, _ in connections]
+        begun = [await reader.readuntil(FIRST_EVENT) for reader, _ in connections]
         cluster.gateway.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
         with pytest.raises(ConnectionRefusedError):
@@ -148,13 +152,13 @@ async def test_what_outlasts_the_drain_is_told_so(start_cluster: StartCluster) -
     async with start_cluster(drain={"timeout_s": 0.5}) as cluster:
         reader, writer = await cluster.connect()
         writer.write(asking(3000))
-        await reader.readuntil(b"\n\ndata:")
+        await reader.readuntil(FIRST_EVENT)
         engine = await busy_engine(cluster)
         cluster.gateway.process.send_signal(signal.SIGTERM)
         rest = await asyncio.wait_for(reader.read(), 5)
         status = await asyncio.wait_for(cluster.gateway.process.wait(), 5)
         writer.close()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(2):
             while await metric(engine, "vllm:num_requests_running"):
                 await asyncio.sleep(0.01)
     [record] = cluster.records()
@@ -172,7 +176,7 @@ async def test_an_engine_is_killed_in_the_middle_of_a_stream(start_cluster: Star
     async with start_cluster(kind="openai", continuation=continuation) as cluster:
         reader, writer = await cluster.connect()
         writer.write(asking(200, temperature=0))
-        seen = await reader.readuntil(b"\n\ndata:")
+        seen = await reader.readuntil(FIRST_EVENT)
         engine = await busy_engine(cluster)
         await asyncio.sleep(0.3)
         engine.process.kill()
@@ -183,14 +187,13 @@ async def test_an_engine_is_killed_in_the_middle_of_a_stream(start_cluster: Star
             after = [(await client.post(CHAT_PATH, json=body)).status_code for _ in range(6)]
         await cluster.processes.stop(cluster.gateway)
     first, *later = cluster.records()
-    text = seen.replace(b"\r\n", b"\n")
     assert after == [200] * 6
     assert {record.outcome for record in later} == {"ok"}
     if continuation:
-        assert (words(text), first.outcome, first.continuations) == (200, "ok", 1)
+        assert (words(seen), first.outcome, first.continuations) == (200, "ok", 1)
         assert DONE in seen
     else:
-        assert 0 < words(text) < 200
+        assert 0 < words(seen) < 200
         assert first.outcome == "truncated"
         assert b'"type":"truncated"' in seen
 
@@ -206,7 +209,7 @@ while data := connection.recv(65536):
 
 
 async def test_a_client_is_killed_in_the_middle_of_a_stream(start_cluster: StartCluster) -> None:
-    """dynamo#10923: kill -9 of a client. The engine stops within a second, and the record has the tokens so far."""
+    """dynamo#10923: kill -9 of a client. The engine stops at once, and the record has the tokens so far."""
     async with start_cluster() as cluster:
         at = urlsplit(cluster.gateway.url)
         client = await asyncio.create_subprocess_exec(
@@ -218,10 +221,10 @@ async def test_a_client_is_killed_in_the_middle_of_a_stream(start_cluster: Start
         assert client.stdout is not None
         client.stdin.write(asking(3000))
         client.stdin.write_eof()
-        await client.stdout.readuntil(b"\n\ndata:")
+        await client.stdout.readuntil(FIRST_EVENT)
         engine = await busy_engine(cluster)
         client.kill()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(2):
             while await metric(engine, "vllm:num_requests_running"):
                 await asyncio.sleep(0.01)
         await client.communicate()
@@ -246,18 +249,18 @@ async def test_no_task_and_no_coroutine_is_left_behind(
             if number % 3 == 0:
                 assert DONE in await asyncio.wait_for(reader.readuntil(LAST_CHUNK), 5)
             elif number % 3 == 1:
-                await reader.readuntil(b"\n\ndata:")
+                await reader.readuntil(FIRST_EVENT)
             writer.transport.abort()
         reader, writer = await cluster.connect()
         writer.write(asking(3000))
-        await reader.readuntil(b"\n\ndata:")
+        await reader.readuntil(FIRST_EVENT)
         (await busy_engine(cluster)).process.kill()
         await asyncio.wait_for(reader.readuntil(LAST_CHUNK), 5)
         writer.write(asking(3000))
-        await reader.readuntil(b"\n\ndata:")
+        await reader.readuntil(FIRST_EVENT)
         await cluster.processes.stop(cluster.gateway)
         writer.close()
     # A connection that was reset before its request was read is none.
     assert len(cluster.records()) >= 10
-    assert b"asyncio" in cluster.log() or cluster.gateway.process.returncode == 0
+    assert cluster.gateway.process.returncode == 0
     assert not [line for line in cluster.log().splitlines() if any(word in line for word in TROUBLE)]

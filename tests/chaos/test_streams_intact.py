@@ -117,7 +117,7 @@ async def test_the_openai_client_is_not_disturbed_by_keep_alives(start_gateway: 
     """llmgateway PR#2334 (openai-python#2722), ds2api PR#430: keep-alives that clients took for events. Comments before
     the first token are none to the OpenAI client."""
 
-    async def slow(_: Received, conversation: Conversation) -> None:
+    async def slow(request: Received, conversation: Conversation) -> None:
         await conversation.send(SSE_HEAD)
         for _ in range(3):
             if pings:
@@ -165,7 +165,7 @@ async def test_events_are_not_held_back(start_gateway: StartGateway) -> None:
     written_s: list[float] = []
     loop = asyncio.get_running_loop()
 
-    async def paced(_: Received, conversation: Conversation) -> None:
+    async def paced(request: Received, conversation: Conversation) -> None:
         await conversation.send(SSE_HEAD)
         for _ in range(100):
             written_s.append(loop.time())
@@ -181,7 +181,8 @@ async def test_events_are_not_held_back(start_gateway: StartGateway) -> None:
 
 async def arrivals(gateway: RunningGateway) -> list[float]:
     """When each of the first hundred events reached the client, on the loop's clock."""
-    loop, seen, times = asyncio.get_running_loop(), b"", []
+    loop, seen = asyncio.get_running_loop(), b""
+    times: list[float] = []
     async with gateway.client.stream("POST", CHAT_PATH, json=STREAMED) as response:
         async for data in response.aiter_raw():
             seen += data

@@ -20,6 +20,10 @@ ROOT = Path(__file__).parents[1]
 """The checkout: where child processes run, so that `-m weir` and `-m benchmarks.engine` are this tree's."""
 
 
+RESUME_LIMIT_S = 15.0
+"""After a stall, reading on must come to fresh chunks within that time: time for what was held to be delivered."""
+
+
 class LoadScenario(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     """A closed loop of `connections` clients, until `requests` were sent or `limit_s` has passed."""
 
@@ -97,7 +101,7 @@ class StalledResult(msgspec.Struct, frozen=True, kw_only=True, tag="stalled"):
     rss_before_bytes: int | None
     rss_after_bytes: int | None
     resumed: bool
-    """Whether the client, reading on, came to a chunk that the engine wrote after the stall."""
+    """Whether the client, reading on, came within RESUME_LIMIT_S to a chunk that the engine wrote after the stall."""
 
     @property
     def held_back(self) -> bool:

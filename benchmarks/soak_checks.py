@@ -16,8 +16,8 @@ from benchmarks.soak_traffic import Sent
 from protocol.records import GatewayRecord
 
 MAX_GROWTH_BYTES = 6 * 1024 * 1024
-"""RSS may grow by that much, fitted, over the second half. Measured at 32 clients: 12 MiB in the first two minutes, while
-the generations of the collector fill for the first time (gateway/app.py has it wait), and nothing afterwards."""
+"""RSS may grow by that much, fitted, over the second half. Measured at 32 clients: 12 MiB in the first two minutes,
+while the collector's generations fill for the first time (gateway/app.py has it wait), and nothing afterwards."""
 
 SPARE_FILES = 3
 """The health checks' own connections, one per endpoint that answers."""

@@ -14,15 +14,13 @@ from contextlib import ExitStack, contextmanager
 
 from benchmarks import cpu, wire
 from benchmarks.contestants import ContestantError, Running
-from benchmarks.results import StalledResult, StalledScenario
+from benchmarks.results import RESUME_LIMIT_S, StalledResult, StalledScenario
 
 _ENDLESS = wire.Shape(ttft_ms=0, gap_ms=0, chunks=10_000_000)
 """2.7 GB in all: more than the engine can write within a minute."""
 
 _SAMPLES = 30
 _READ_TIMEOUT_S = 5.0
-_RESUME_LIMIT_S = 15.0
-"""Reading on must come to fresh chunks within that time; who swallowed a gigabyte may be late for it."""
 
 
 @contextmanager
@@ -76,7 +74,7 @@ class Stall:
     def _reads_on(self, stalled_until_ns: int) -> bool:
         """Whether the stream comes to a chunk written later than `stalled_until_ns`."""
         tail = b""
-        limit_s = time.monotonic() + _RESUME_LIMIT_S
+        limit_s = time.monotonic() + RESUME_LIMIT_S
         while time.monotonic() < limit_s:
             try:
                 data = self._client.recv(1 << 20)

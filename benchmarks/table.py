@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.contestants import BASELINE, REFERENCE
 from benchmarks.results import (
+    RESUME_LIMIT_S,
     IdleResult,
     IdleScenario,
     LoadResult,
@@ -174,7 +175,7 @@ _STALLED = (
     _Row(title="engine held back", value=_own(_held_back)),
     _Row(title="taken from the engine, MB", digits=1, value=_own(_taken_mb)),
     _Row(title="RSS growth, MB", digits=1, value=_own(_growth_mb)),
-    _Row(title="stream goes on afterwards", value=_own(_resumed)),
+    _Row(title=f"fresh chunks {RESUME_LIMIT_S:g} s later", value=_own(_resumed)),
 )
 
 

@@ -80,6 +80,17 @@ def missing_model(known: list[str]) -> GatewayError:
     )
 
 
+def unreadable_body(known: list[str]) -> GatewayError:
+    return GatewayError(
+        "client",
+        "invalid_request",
+        400,
+        "The model of a compressed or multipart body cannot be read, and several are served; send plain JSON and "
+        f"set `model` to one of: {', '.join(known)}.",
+        param="model",
+    )
+
+
 def unknown_model(model: str, known: list[str]) -> GatewayError:
     shown = model if len(model) <= 100 else model[:100] + "…"
     return GatewayError(

@@ -432,7 +432,7 @@ class Proxy:
             if x.seen().cut:
                 # Ends the event that broke off; the error would be read as the rest of it.
                 downstream.write(b"\n\n")
-            downstream.write(openai.stream_error(downstream.head.path, body))
+            downstream.write(openai.stream_error(downstream.head.path, body, x.seen().events))
             downstream.end()
         else:
             downstream.abort()
@@ -464,7 +464,9 @@ class Proxy:
         if x.peek is None and len(known) == 1:
             # A body that is not JSON names its model where only the engine looks.
             return known[0]
-        model = x.peek.model if x.peek else None
+        if x.peek is None:
+            raise errors.unreadable_body(known)
+        model = x.peek.model
         if model is None:
             raise errors.missing_model(known)
         if model not in self._splits:

@@ -261,11 +261,12 @@ ANTHROPIC_ERROR_TYPES = {
 """By status, from Anthropic's API errors page; 503 stands for its own 529. Any other is `api_error`."""
 
 
-def stream_error(path: str, body: bytes) -> bytes:
+def stream_error(path: str, body: bytes, events_before: int = 0) -> bytes:
     """An error body as the last event of a stream that has already begun, in the family of `path`.
 
-    `body` is any JSON error body (`error_body`, or an engine's). No `[DONE]` follows: a client that skips chunks
-    it does not know would take it for a good end, and one that knows the error stops there anyway.
+    `body` is any JSON error body (`error_body`, or an engine's). Events of `/v1/responses` are numbered from 0: this
+    one follows `events_before` others. No `[DONE]` follows: a client that skips chunks it does not know would take it
+    for a good end, and one that knows the error stops there anyway.
     """
     error = answer_of(body).error or {"message": body.decode(errors="replace")}
     code = error.get("code")
@@ -277,7 +278,8 @@ def stream_error(path: str, body: bytes) -> bytes:
         cause = "rate_limit_exceeded" if code == 429 else "server_error"
         failure = {"code": cause, "message": error.get("message")}
         response = {"object": "response", "status": "failed", "error": failure, "output": []}
-        return _named_event("response.failed", {"type": "response.failed", "response": response})
+        event = {"type": "response.failed", "sequence_number": events_before, "response": response}
+        return _named_event("response.failed", event)
     return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
 
 

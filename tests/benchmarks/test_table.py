@@ -197,7 +197,7 @@ def test_a_stall_tells_who_held_the_engine_back() -> None:
     assert cells(text, "engine held back") == ["yes", "no", "1", "of", "2"]
     assert cells(text, "taken from the engine, MB") == ["9.0", "130.0", "69.5"]
     assert cells(text, "RSS growth, MB") == ["0.1", "100.0", "0.0"]
-    assert cells(text, "stream goes on afterwards") == ["yes", "no", "yes"]
+    assert cells(text, "fresh chunks 15 s later") == ["yes", "no", "yes"]
 
 
 def test_the_memory_of_the_engine_alone_is_not_told() -> None:

@@ -17,6 +17,7 @@ FULL = ErrorInfo(
 SAMPLES: dict[str, GatewayError] = {
     "invalid_request": errors.invalid_request("`stream` must be true or false.", "stream"),
     "missing_model": errors.missing_model(["m", "n"]),
+    "unreadable_body": errors.unreadable_body(["m", "n"]),
     "unknown_model": errors.unknown_model("x", ["m", "n"]),
     "body_too_large": errors.body_too_large(1000),
     "slow_request": errors.slow_request(60.0),
@@ -65,7 +66,12 @@ def test_kind_is_a_label_and_the_status_fits_the_source(error: GatewayError) -> 
 
 
 def test_kinds_are_told_apart_except_for_the_two_ways_of_an_invalid_request() -> None:
-    same = {"missing_model": "invalid_request", "cut_stream": "truncated", "not_joined": "truncated"}
+    same = {
+        "missing_model": "invalid_request",
+        "unreadable_body": "invalid_request",
+        "cut_stream": "truncated",
+        "not_joined": "truncated",
+    }
     kinds = sorted(error.kind for name, error in SAMPLES.items() if name not in same)
     assert kinds == sorted(set(kinds))
     assert all(SAMPLES[name].kind == SAMPLES[other].kind for name, other in same.items())

@@ -25,6 +25,7 @@ from tests.scripted_engine import (
     chunk,
     json_response,
     running,
+    saying,
     silence,
     token,
     whole_stream,
@@ -169,6 +170,40 @@ async def test_a_bad_request_is_refused_with_its_reason(
     assert response.headers["x-request-id"] == error["request_id"] == "r1"
     assert (record.outcome, record.status, record.error_source, record.error_kind) == ("error", status, "client", kind)
     assert engine.requests == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+async def test_a_compressed_body_passes_as_it_is_and_needs_a_single_route(
+    start_gateway: StartGateway, encoding: str
+) -> None:
+    packed = b"\x1f\x8b or whatever the engine can read"
+    two = [{"model": model, "split": {"p": 1}} for model in ("m", "n")]
+    async with running(answer) as engine:
+        async with start_gateway([engine.url]) as gateway:
+            passed = await gateway.client.post(
+                "/v1/chat/completions", content=packed, headers={"content-encoding": encoding}
+            )
+        async with start_gateway([engine.url], routes=two) as gateway:
+            refused = await gateway.client.post(
+                "/v1/chat/completions", content=packed, headers={"content-encoding": encoding}
+            )
+    assert passed.status_code == 200
+    [seen] = engine.requests
+    assert (seen.body, seen.headers["content-encoding"]) == (packed, encoding)
+    assert refused.status_code == 400
+    assert "compressed" in refused.json()["error"]["message"]
+
+
+async def test_a_broken_responses_stream_fails_with_the_next_number(start_gateway: StartGateway) -> None:
+    events = b"".join(
+        b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d}\n\n' % n
+        for n in range(3)
+    )
+    script = saying(SSE_HEAD + chunk(events) + LAST_CHUNK)
+    async with running(script) as engine, start_gateway([engine.url]) as gateway:
+        response = await gateway.client.post("/v1/responses", json={"model": "m", "stream": True, "input": "x"})
+    last = response.content.strip().split(b"\n\n")[-1]
+    assert last.startswith(b'event: response.failed\ndata: {"type":"response.failed","sequence_number":3,')
 
 
 async def test_a_body_that_is_not_json_goes_to_the_only_route(start_gateway: StartGateway) -> None:

@@ -18,6 +18,10 @@ def _own_root_logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     monkeypatch.setattr(root, "handlers", [])
+    # Another server in this test process may have brought uvicorn's own log configuration along.
+    for name in ("uvicorn", "uvicorn.error"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
     yield
     root.setLevel(level)
     for name in names:

@@ -215,9 +215,9 @@ class Exchange:
 
     def end(self, attempt: Attempt, upstream: UpstreamClient) -> None:
         """Lets go of an attempt, whatever became of it."""
-        attempt.let_go(upstream)
         if attempt in self.open:
             self.open.remove(attempt)
+        attempt.let_go(upstream)
 
     def observe(self, *, streams: bool) -> Watch:
         """The watch for this response, from here on."""

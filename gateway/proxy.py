@@ -449,7 +449,10 @@ class Proxy:
         x.mark("finish")
         x.quiet()
         for attempt in list(x.open):
-            x.end(attempt, self._upstream)
+            try:
+                x.end(attempt, self._upstream)
+            except Exception:  # noqa: BLE001 - a connection that cannot even be closed must not cost the record
+                _log.exception("request %s could not let go of its engine", x.request_id.decode())
         self.live.discard(x)
         x.mark("end")
         record = x.record(self._wall_anchor_ns)

@@ -9,15 +9,15 @@ from benchmarks import soak, soak_checks
 from benchmarks.results import ROOT
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 def test_nothing_stays_behind() -> None:
-    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "6"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=80, check=False)
+    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "60"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     *checks, verdict = done.stdout.splitlines()
     assert [line[:6] for line in checks] == ["ok    "] * len(soak_checks.CHECKS)
     assert verdict.startswith("PASSED: ")
-    assert int(verdict.split()[1]) > 500
+    assert int(verdict.split()[1]) > 5000
 
 
 def test_a_gateway_that_cannot_start_is_reported_with_its_log(

@@ -9,7 +9,9 @@ from random import Random
 
 import pytest
 
+from gateway import errors
 from gateway.exchange import Exchange
+from gateway.upstream.client import UpstreamConnection
 from tests.gateway.conftest import CHAT, STREAMED, RunningGateway, StartGateway, error_of, until, wire
 from tests.scripted_engine import (
     ANSWER,
@@ -282,7 +284,30 @@ async def leave_somewhere(gateway: RunningGateway, rng: Random) -> None:
         writer.close()
 
 
-async def test_two_thousand_clients_that_leave_anywhere_leave_nothing_behind(start_gateway: StartGateway) -> None:
+async def test_a_connection_that_cannot_be_closed_costs_neither_ledger_nor_record(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: UpstreamConnection) -> None:
+        raise RuntimeError("cannot be closed")
+
+    async with running(silence) as engine, start_gateway([engine.url]) as gateway:
+        _, writer = await gateway.connect()
+        writer.write(wire(CHAT))
+        await until(lambda: bool(engine.requests))
+        with monkeypatch.context() as patched:
+            patched.setattr(UpstreamConnection, "abort", refuse)
+            [exchange] = gateway.gateway.proxy.live
+            assert exchange.task is not None
+            exchange.interrupt = errors.cut_by_shutdown()
+            exchange.task.cancel()
+            [record] = await gateway.records()
+        assert gateway.in_flight() == [0]
+        writer.close()
+    assert (record.outcome, record.error_kind) == ("error", "internal")
+
+
+@pytest.mark.timeout(180)
+async def test_ten_thousand_clients_that_leave_anywhere_leave_nothing_behind(start_gateway: StartGateway) -> None:
     rng, before = Random(7), asyncio.all_tasks()
     scripts = [
         *(answer, whole_stream, silence, only_the_head, stream_for_ever, begins_and_stalls, hang_up),
@@ -305,7 +330,7 @@ async def test_two_thousand_clients_that_leave_anywhere_leave_nothing_behind(sta
             proxy.accept = lambda downstream: accepted.append(downstream) or accept(downstream)  # type: ignore[method-assign,assignment,func-returns-value]
 
             async def clients() -> None:
-                for _ in range(40):
+                for _ in range(200):
                     await leave_somewhere(gateway, rng)
 
             async with asyncio.TaskGroup() as crowd:
@@ -317,7 +342,7 @@ async def test_two_thousand_clients_that_leave_anywhere_leave_nothing_behind(sta
             seen = (await gateway.client.get("/metrics")).text
     counted = [line for line in seen.splitlines() if line.startswith("weir_requests_total")]
     assert len(records) == len(accepted) == sum(float(line.split()[-1]) for line in counted)
-    assert len({record.request_id for record in records}) == len(records) > 1500
+    assert len({record.request_id for record in records}) == len(records) > 7500
     outcomes = Counter(record.outcome for record in records)
     assert min(outcomes["client_gone"], outcomes["ok"], outcomes["error"]) > 10, outcomes
     assert all(record.attempts for record in records if record.outcome == "ok")

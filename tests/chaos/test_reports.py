@@ -46,6 +46,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
         f"{BROKEN}::test_an_error_as_first_event_gets_its_real_status",
         "tests/protocol/test_first_event.py::test_an_error_is_known_as_soon_as_its_event_is_complete",
     ),
+    "13 litellm PR#40243": ("tests/gateway/test_proxy.py::test_a_broken_responses_stream_fails_with_the_next_number",),
     "14 envoy ai-gateway#2463": (
         f"{INTACT}::test_bytes_pass_untouched_and_usage_is_found",
         "tests/protocol/test_sse.py::test_any_cut_of_any_stream_gives_the_events_of_the_rules",
@@ -94,6 +95,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
         f"{FAILING}::test_an_outage_ends_within_one_rest",
         f"{BREAKER}::test_whatever_happened_one_good_probe_closes_within_one_rest_or_one_lost_probe",
     ),
+    "27 vllm-router#179": ("tests/chaos/test_balance.py::test_uniform_load_is_spread_evenly",),
     "28 llm-d-router PR#2515": (f"{FAILING}::test_a_burst_of_equal_prompts_spreads",),
     "29 production-stack#749": (
         f"{FAILING}::test_one_engine_that_hangs_holds_up_nobody_else",

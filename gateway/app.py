@@ -94,7 +94,7 @@ def _settle_memory() -> None:
     """Keeps the cycle collector out of the way: requests leave no cycles, so their memory goes by reference counts.
 
     What start-up made lives for ever and need not be looked at again; and with Python's default of 700, the objects
-    of a few dozen requests in flight would start a collection every dozen requests (15 % of a small request's cost).
+    of a few dozen requests in flight would start a collection every dozen requests.
     """
     gc.collect()
     gc.freeze()

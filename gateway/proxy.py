@@ -144,7 +144,7 @@ class Proxy:
             raise errors.overloaded(self._config.limits.in_flight)
 
     def route(self, x: Exchange) -> None:
-        """The model's route, a pool of its split, and the pool's endpoints in the order to try them."""
+        """The model's route, and a pool of its split; one with a healthy endpoint where there is one."""
         x.mark("route")
         x.route = self._route_name(x)
         split = self._splits[x.route]

@@ -32,7 +32,7 @@ FULL: tuple[Scenario, ...] = (
     LoadScenario(name="prompt", connections=1, requests=60, limit_s=2, prompt_bytes=4 * _MIB),
     LoadScenario(name="line", connections=1, requests=150, limit_s=2, shape=Shape(chunks=1, pad_bytes=_MIB)),
     IdleScenario(name="idle", streams=5000, limit_s=10, settle_s=1),
-    StalledScenario(name="stalled", seconds=60),
+    StalledScenario(name="stalled", clients=8, seconds=60),
 )
 QUICK: tuple[Scenario, ...] = (
     LoadScenario(name="S1", connections=8, requests=1600, limit_s=1),
@@ -41,7 +41,7 @@ QUICK: tuple[Scenario, ...] = (
     LoadScenario(name="prompt", connections=1, requests=5, limit_s=1, prompt_bytes=4 * _MIB),
     LoadScenario(name="line", connections=1, requests=5, limit_s=1, shape=Shape(chunks=1, pad_bytes=_MIB)),
     IdleScenario(name="idle", streams=200, limit_s=5, settle_s=0.2),
-    StalledScenario(name="stalled", seconds=2),
+    StalledScenario(name="stalled", clients=2, seconds=2),
 )
 NAMES = tuple(scenario.name for scenario in FULL)
 

@@ -48,9 +48,13 @@ class IdleScenario(msgspec.Struct, frozen=True, kw_only=True, tag="idle"):
 
 
 class StalledScenario(msgspec.Struct, frozen=True, kw_only=True, tag="stalled"):
-    """One client that stops reading for `seconds`, then reads on, while the engine writes as fast as it can."""
+    """Clients that stop reading for `seconds`, then read on, while the engine writes as fast as it can.
+
+    Several, so that what is held for each of them shows against what any first request costs.
+    """
 
     name: str
+    clients: int
     seconds: float
 
 
@@ -96,12 +100,13 @@ class IdleResult(msgspec.Struct, frozen=True, kw_only=True, tag="idle"):
 
 
 class StalledResult(msgspec.Struct, frozen=True, kw_only=True, tag="stalled"):
+    clients: int
     taken_bytes: list[int]
-    """How much of the stream the engine had got rid of, at equal intervals over the stall."""
+    """How much of all streams the engine had got rid of, at equal intervals over the stall."""
     rss_before_bytes: int | None
     rss_after_bytes: int | None
     resumed: bool
-    """Whether the client, reading on, came within RESUME_LIMIT_S to a chunk that the engine wrote after the stall."""
+    """Whether the first client, reading on, came within RESUME_LIMIT_S to a chunk written after the stall."""
 
     @property
     def held_back(self) -> bool:

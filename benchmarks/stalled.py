@@ -1,6 +1,6 @@
-"""One client that stops reading: how much of a stream does the contestant swallow, and does it hold the engine back?
+"""Clients that stop reading: how much of their streams does the contestant swallow, and does it hold the engine back?
 
-Plain sockets: the client must do nothing at all while it stalls. The engine says how much it got rid of; the kernel's
+Plain sockets: a client must do nothing at all while it stalls. The engine says how much it got rid of; the kernel's
 own buffers between the processes are part of that, and the same for every contestant, `direct` included.
 """
 
@@ -24,29 +24,37 @@ _READ_TIMEOUT_S = 5.0
 
 
 @contextmanager
-def stalling(target: Running, engine_port: int) -> Iterator[Stall]:
-    """A client that has read the head of an endless stream, and closes at the end of the block.
+def stalling(target: Running, engine_port: int, clients: int) -> Iterator[Stall]:
+    """Clients that have each read the head of an endless stream, and close at the end of the block.
 
-    Raises ContestantError when the stream does not start.
+    Raises ContestantError when a stream does not start.
     """
     before_bytes = _memory(target)
     with ExitStack() as stack:
-        try:
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), _READ_TIMEOUT_S))
-            client.sendall(wire.request(target.port, wire.request_body(_ENDLESS)))
-            head = client.recv(64)
-        except OSError as error:
-            raise ContestantError(f"the stream does not start: {error}") from error
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise ContestantError(f"the stream does not start: {head!r}")
-        yield Stall(client, target, engine_port, before_bytes)
+        opened = [stack.enter_context(_client(target)) for _ in range(clients)]
+        yield Stall(opened, target, engine_port, before_bytes)
+
+
+def _client(target: Running) -> socket.socket:
+    try:
+        client = socket.create_connection(("127.0.0.1", target.port), _READ_TIMEOUT_S)
+        client.sendall(wire.request(target.port, wire.request_body(_ENDLESS)))
+        head = client.recv(64)
+    except OSError as error:
+        raise ContestantError(f"the stream does not start: {error}") from error
+    if not head.startswith(b"HTTP/1.1 200"):
+        client.close()
+        raise ContestantError(f"the stream does not start: {head!r}")
+    return client
 
 
 class Stall:
-    """What such a client and its engine see: `sample` again and again, then `end`."""
+    """What such clients and their engine see: `sample` again and again, then `end`."""
 
-    def __init__(self, client: socket.socket, target: Running, engine_port: int, before_bytes: int | None) -> None:
-        self._client = client
+    def __init__(
+        self, clients: list[socket.socket], target: Running, engine_port: int, before_bytes: int | None
+    ) -> None:
+        self._clients = clients
         self._target = target
         self._engine_port = engine_port
         self._taken_bytes: list[int] = []
@@ -65,6 +73,7 @@ class Stall:
     def end(self) -> StalledResult:
         """Reads on, until it is clear whether the stream goes on."""
         return StalledResult(
+            clients=len(self._clients),
             taken_bytes=self._taken_bytes,
             rss_before_bytes=self._rss_bytes[0],
             rss_after_bytes=self._rss_bytes[-1],
@@ -72,12 +81,12 @@ class Stall:
         )
 
     def _reads_on(self, stalled_until_ns: int) -> bool:
-        """Whether the stream comes to a chunk written later than `stalled_until_ns`."""
+        """Whether the first client's stream comes to a chunk written later than `stalled_until_ns`."""
         tail = b""
         limit_s = time.monotonic() + RESUME_LIMIT_S
         while time.monotonic() < limit_s:
             try:
-                data = self._client.recv(1 << 20)
+                data = self._clients[0].recv(1 << 20)
             except OSError:
                 return False
             if not data:

@@ -113,9 +113,11 @@ def _growth_bytes(window: Window) -> float | None:
     return held.rss_after_bytes - held.rss_before_bytes
 
 
-def _growth_mb(window: Window) -> float | None:
+def _client_kb(window: Window) -> float | None:
     growth_bytes = _growth_bytes(window)
-    return None if growth_bytes is None else growth_bytes / 1e6
+    if growth_bytes is None or not isinstance(window.result, StalledResult):
+        return None
+    return growth_bytes / window.result.clients / 1e3
 
 
 def _stream_kb(window: Window) -> float | None:
@@ -174,7 +176,7 @@ _IDLE = (
 _STALLED = (
     _Row(title="engine held back", value=_own(_held_back)),
     _Row(title="taken from the engine, MB", digits=1, value=_own(_taken_mb)),
-    _Row(title="RSS growth, MB", digits=1, value=_own(_growth_mb)),
+    _Row(title="RSS growth, kB per client", digits=0, value=_own(_client_kb)),
     _Row(title=f"fresh chunks {RESUME_LIMIT_S:g} s later", value=_own(_resumed)),
 )
 
@@ -243,7 +245,8 @@ def describe(scenario: Scenario) -> str:
     if isinstance(scenario, IdleScenario):
         return f"{scenario.name}: {scenario.streams} open streams, silent after their first chunk"
     if isinstance(scenario, StalledScenario):
-        return f"{scenario.name}: a client that does not read for {scenario.seconds:g} s, the engine at full speed"
+        stall = f"{scenario.clients} clients that do not read for {scenario.seconds:g} s"
+        return f"{scenario.name}: {stall}, the engine at full speed"
     shape = scenario.shape
     clients = "one connection" if scenario.connections == 1 else f"{scenario.connections} connections"
     prompts = f", prompts of {scenario.prompt_bytes / 2**20:g} MiB" if scenario.prompt_bytes else ""

@@ -134,7 +134,9 @@ def stall_together(repeat: int, scenario: StalledScenario, names: list[str]) -> 
                 unmeasured.append(f"{cell}: {error}")
         for cell, target, port in started:
             try:
-                stalls.append((cell, _Meter(target), stack.enter_context(stalled.stalling(target, port))))
+                stalls.append(
+                    (cell, _Meter(target), stack.enter_context(stalled.stalling(target, port, scenario.clients)))
+                )
             except ContestantError as error:
                 unmeasured.append(f"{cell}: {error}")
         stalled.wait_out([stall for _, _, stall in stalls], scenario)

@@ -31,7 +31,7 @@ class Step:
 
 
 class Failover:
-    """The way of one request through its pool. Every method takes the event loop's time."""
+    """The way of one request through its pool. Every method takes the time on the monotonic clock."""
 
     def __init__(self, pool: Pool, rng: Random, now_s: float) -> None:
         self._pool = pool

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from math import inf
+from time import monotonic
 
 import httpx
 import msgspec
@@ -36,7 +37,7 @@ class Endpoint:
         self.kind = kind
         self.healthy = True
         self.healthy_since_s = -inf
-        """When it last became healthy, on the event loop's clock; it may need a slow start from then on."""
+        """When it last became healthy, on the monotonic clock; it may need a slow start from then on."""
         self.draining = False
         """An operator wants it to finish what it has and to get nothing new."""
         self.in_flight = 0
@@ -134,7 +135,7 @@ class Fleet:
         return next((endpoint for endpoint in endpoints if endpoint.address.name == name), None)
 
     def snapshot(self) -> list[EndpointSnapshot]:
-        now_s = asyncio.get_running_loop().time()
+        now_s = monotonic()
         return [
             EndpointSnapshot(
                 pool=pool.name,
@@ -164,7 +165,7 @@ class Fleet:
     async def _watch(self, client: httpx.AsyncClient, endpoint: Endpoint, health: HealthConfig) -> None:
         while True:
             failure = await _check(client, endpoint, health.timeout_s)
-            endpoint.note_check(failure, asyncio.get_running_loop().time())
+            endpoint.note_check(failure, monotonic())
             self.refresh()
             if failure is None and not endpoint.models:
                 endpoint.models = await _models(client, endpoint, health.timeout_s)

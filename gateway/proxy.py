@@ -13,7 +13,7 @@ import asyncio
 import logging
 from functools import partial
 from random import Random
-from time import monotonic_ns, time_ns
+from time import monotonic, monotonic_ns, time_ns
 
 from gateway import errors, headers
 from gateway.config import Config
@@ -155,20 +155,23 @@ class Proxy:
     async def _first_answer(self, x: Exchange) -> Attempt:
         """Connect, send and first byte, on one endpoint after another until one has an answer for the client."""
         assert x.pool is not None
-        now = asyncio.get_running_loop().time
-        x.way = way = Failover(x.pool, self._rng, now())
-        step = way.first(now())
+        x.way = way = Failover(x.pool, self._rng, monotonic())
+        step = way.first(monotonic())
         if step is None:
             raise errors.no_endpoint(x.pool.name, x.pool.retry_after_s)
         self._keep_alive(x)
         while True:
             if step.delay_s:
                 await asyncio.sleep(step.delay_s)
-            attempt = await self._try_hedged(x, way, step)
+            hedge_after_s = way.hedge_delay_s(monotonic())
+            if hedge_after_s is None:
+                attempt = await self._try(x, way, step)
+            else:
+                attempt = await self._try_hedged(x, way, step, hedge_after_s)
             failure = attempt.failure(time_ns() * 1e-9)
             if failure is None:
                 return attempt
-            following = way.after(attempt.endpoint, failure, now())
+            following = way.after(attempt.endpoint, failure, monotonic())
             if isinstance(following, Stop):
                 if attempt.error is not None:
                     raise way.give_up(attempt.error)
@@ -176,19 +179,14 @@ class Proxy:
             x.end(attempt, self._upstream)
             step = following
 
-    async def _try_hedged(self, x: Exchange, way: Failover, step: Step) -> Attempt:
-        """One attempt; where the pool hedges and this one is late, another beside it. Whichever answers first wins."""
-        assert x.pool is not None
-        now = asyncio.get_running_loop().time
-        delay_s = way.hedge_delay_s(now())
-        if delay_s is None:
-            return await self._try(x, way, step)
+    async def _try_hedged(self, x: Exchange, way: Failover, step: Step, delay_s: float) -> Attempt:
+        """One attempt, and another beside it when it is later than `delay_s`. Whichever answers first wins."""
         # A quick refusal does not beat an engine that is about to answer.
         async with Race[Attempt](lambda attempt: attempt.failure(time_ns() * 1e-9) is None) as tries:
             tries.start(self._try(x, way, step))
             attempt = await tries.winner(delay_s)
             if attempt is None:
-                if (second := way.hedge(now())) is not None:
+                if (second := way.hedge(monotonic())) is not None:
                     tries.start(self._try(x, way, second))
                 attempt = await tries.winner()
         assert attempt is not None, "a race without a time limit has a winner"
@@ -199,9 +197,8 @@ class Proxy:
     async def _try(self, x: Exchange, way: Failover, step: Step) -> Attempt:
         """One attempt on one endpoint, with its answer's head or its error; nothing of a failed one is left behind."""
         assert x.pool is not None
-        now = asyncio.get_running_loop().time
-        attempt = x.begin(step.endpoint, self._span(x))
-        begun, began_s = way.begin(step.endpoint, now()), now()
+        attempt, began_s = x.begin(step.endpoint, self._span(x)), monotonic()
+        begun = way.begin(step.endpoint, began_s)
         cause: str | int | None = None
         try:
             await self.connect(x, attempt, fresh=step.fresh)
@@ -213,10 +210,11 @@ class Proxy:
             self._metrics.attempt_failed(x.pool.name, attempt.endpoint.address.name, error.kind)
             x.end(attempt, self._upstream)
         finally:
+            now_s = monotonic()
             # How soon a refusal came says nothing; a try that lost its race has waited this long at least.
             if cause is None or cause == 200:
-                x.pool.first_bytes.note(now(), now() - began_s)
-            way.report(step.endpoint, begun, cause, now())
+                x.pool.first_bytes.note(now_s, now_s - began_s)
+            way.report(step.endpoint, begun, cause, now_s)
             if cause is None:
                 x.end(attempt, self._upstream)
         return attempt
@@ -320,8 +318,7 @@ class Proxy:
             await ended
         except GatewayError as error:
             if is_fault(error.cause):
-                now_s = asyncio.get_running_loop().time()
-                attempt.endpoint.breaker.note(now_s, attempt.endpoint.breaker.openings, ok=False)
+                attempt.endpoint.breaker.note(monotonic(), attempt.endpoint.breaker.openings, ok=False)
             return error
         return passage.failure()
 
@@ -337,11 +334,10 @@ class Proxy:
         if transcript is None or way is None:
             raise failure
         x.end(lost, self._upstream)
-        now = asyncio.get_running_loop().time
-        while (endpoint := way.elsewhere(now())) is not None:
+        while (endpoint := way.elsewhere(monotonic())) is not None:
             target = Target(prefill=endpoint.kind.prefill)
             rest = continuation(family_of(x.downstream.head.path), x.body, transcript, target)
-            if isinstance(rest, Refusal) or not x.pool.retries.take(now()):
+            if isinstance(rest, Refusal) or not x.pool.retries.take(monotonic()):
                 break
             attempt = await self._try(x, way, Step(endpoint=endpoint, body=rest.body))
             x.attempt = answered

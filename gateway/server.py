@@ -31,6 +31,10 @@ LINGER_S = 2.0
 """How long a refused client may go on sending its body before the connection is cut under it. Closing at once
 would reset the connection and could destroy the refusal on its way; nginx lingers likewise."""
 
+UNSENT_BYTES = 4 * 1024
+"""What may wait for a client beyond the kernel's buffer before its engine is held back. With the one read that may be
+on its way (uvloop reads 256,000 bytes at most) a client that stops reading makes us hold less than 256 KiB."""
+
 _log = logging.getLogger("weir.server")
 
 
@@ -206,6 +210,10 @@ class WeirProtocol(HttpToolsProtocol):
         self.http_1_0 = False
         self._last_used_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._current is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from time import monotonic
 from typing import cast
 
 import httptools
@@ -310,7 +311,7 @@ class UpstreamClient:
         """A kept-alive connection to `address`, if a fresh one is at hand."""
         pool = self._idle.get(address)
         while pool:
-            connection = pool.take(asyncio.get_running_loop().time())
+            connection = pool.take(monotonic())
             if connection is None:
                 break
             if not connection.closed:
@@ -341,10 +342,9 @@ class UpstreamClient:
             connection.abort()
             return
         connection.rest()
-        loop = asyncio.get_running_loop()
-        self._idle[address].put(connection, loop.time())
+        self._idle[address].put(connection, monotonic())
         if self._sweep is None:
-            self._sweep = loop.call_later(1.0, self._close_expired)
+            self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_expired)
 
     def close(self) -> None:
         """Closes every idle connection; those in use belong to their requests."""
@@ -355,9 +355,8 @@ class UpstreamClient:
                 connection.abort()
 
     def _close_expired(self) -> None:
-        loop = asyncio.get_running_loop()
         for pool in self._idle.values():
-            for connection in pool.expired(loop.time()):
+            for connection in pool.expired(monotonic()):
                 connection.abort()
         waiting = any(len(pool) for pool in self._idle.values())
-        self._sweep = loop.call_later(1.0, self._close_expired) if waiting else None
+        self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_expired) if waiting else None

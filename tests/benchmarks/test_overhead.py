@@ -128,7 +128,7 @@ def test_a_contestant_that_does_not_start_is_reported_and_the_others_are_kept(
         command=(sys.executable, "-c", "raise SystemExit('no such setting')"),
     )
     monkeypatch.setitem(contestants.CONTESTANTS, "broken", broken)
-    scenarios = [overhead.QUICK[0], StalledScenario(name="stalled", seconds=0.1)]
+    scenarios = [overhead.QUICK[0], StalledScenario(name="stalled", clients=1, seconds=0.1)]
     windows, unmeasured = overhead.compare(["broken", "direct"], scenarios, 1)
     told = capsys.readouterr().err
     assert [(window.scenario, window.contestant) for window in windows] == [("S1", "direct"), ("stalled", "direct")]

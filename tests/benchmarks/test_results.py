@@ -40,7 +40,7 @@ def test_a_saved_report_reads_back(tmp_path: Path) -> None:
         versions={"nginx": "1"},
         scenarios=[
             LoadScenario(name="S3", connections=1, requests=2, limit_s=3, shape=Shape(chunks=4)),
-            StalledScenario(name="stalled", seconds=60),
+            StalledScenario(name="stalled", clients=8, seconds=60),
         ],
         windows=[
             Window(
@@ -64,7 +64,7 @@ def test_a_saved_report_reads_back(tmp_path: Path) -> None:
 
 
 def stalled(*taken_bytes: int) -> StalledResult:
-    return StalledResult(taken_bytes=[*taken_bytes], rss_before_bytes=1, rss_after_bytes=2, resumed=True)
+    return StalledResult(clients=8, taken_bytes=[*taken_bytes], rss_before_bytes=1, rss_after_bytes=2, resumed=True)
 
 
 @pytest.mark.parametrize(

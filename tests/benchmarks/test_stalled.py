@@ -9,16 +9,17 @@ from benchmarks import stalled, windows
 from benchmarks.contestants import ContestantError, Running
 from benchmarks.results import StalledScenario
 
-SCENARIO = StalledScenario(name="stalled", seconds=1.5)
+SCENARIO = StalledScenario(name="stalled", clients=2, seconds=1.5)
 
 
 def test_the_engine_itself_holds_back_and_goes_on() -> None:
-    with windows.engine() as port, stalled.stalling(Running(port=port, pid=None), port) as stall:
+    with windows.engine() as port, stalled.stalling(Running(port=port, pid=None), port, clients=2) as stall:
         stalled.wait_out([stall], SCENARIO)
         result = stall.end()
     assert result.held_back
     assert result.resumed
     assert result.taken_bytes == sorted(result.taken_bytes)
+    assert result.clients == 2
     assert 10_000 < result.taken_bytes[0] <= result.taken_bytes[-1] < 50_000_000
     assert (result.rss_before_bytes, result.rss_after_bytes) == (None, None)
 
@@ -36,9 +37,9 @@ def test_a_stream_that_is_cut_during_the_stall_does_not_resume() -> None:
             target=_answer_once, args=(listener, b"HTTP/1.1 200 OK\r\n\r\n" + b"data: {}\n\n" * 9)
         )
         thread.start()
-        with stalled.stalling(Running(port=listener.getsockname()[1], pid=None), engine_port) as stall:
+        with stalled.stalling(Running(port=listener.getsockname()[1], pid=None), engine_port, clients=1) as stall:
             thread.join()
-            stalled.wait_out([stall], StalledScenario(name="stalled", seconds=0.1))
+            stalled.wait_out([stall], StalledScenario(name="stalled", clients=1, seconds=0.1))
             result = stall.end()
     assert not result.resumed
     assert not result.held_back
@@ -62,5 +63,5 @@ def test_nobody_listening_is_the_contestants_failure() -> None:
 
 
 def open_at(port: int) -> None:
-    with stalled.stalling(Running(port=port, pid=None), 0):
+    with stalled.stalling(Running(port=port, pid=None), 0, clients=1):
         pass

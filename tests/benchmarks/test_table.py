@@ -26,7 +26,7 @@ UNPACED = LoadScenario(name="S3", connections=4, requests=10, limit_s=1, shape=S
 PROMPT = LoadScenario(name="prompt", connections=1, requests=10, limit_s=1, prompt_bytes=4 << 20)
 LINE = LoadScenario(name="line", connections=1, requests=10, limit_s=1, shape=Shape(chunks=1, pad_bytes=1 << 20))
 IDLE = IdleScenario(name="idle", streams=5000, limit_s=1, settle_s=1)
-STALLED = StalledScenario(name="stalled", seconds=60)
+STALLED = StalledScenario(name="stalled", clients=2, seconds=60)
 
 
 def load(scenario: LoadScenario, late_ms: float = 0) -> LoadResult:
@@ -57,7 +57,11 @@ def idle(streams: int, growth_bytes: int) -> IdleResult:
 
 def stalled(*taken_bytes: int, growth_bytes: int, resumed: bool = True) -> StalledResult:
     return StalledResult(
-        taken_bytes=[*taken_bytes], rss_before_bytes=10**7, rss_after_bytes=10**7 + growth_bytes, resumed=resumed
+        clients=2,
+        taken_bytes=[*taken_bytes],
+        rss_before_bytes=10**7,
+        rss_after_bytes=10**7 + growth_bytes,
+        resumed=resumed,
     )
 
 
@@ -196,7 +200,7 @@ def test_a_stall_tells_who_held_the_engine_back() -> None:
     )
     assert cells(text, "engine held back") == ["yes", "no", "1", "of", "2"]
     assert cells(text, "taken from the engine, MB") == ["9.0", "130.0", "69.5"]
-    assert cells(text, "RSS growth, MB") == ["0.1", "100.0", "0.0"]
+    assert cells(text, "RSS growth, kB per client") == ["50", "50,000", "0"]
     assert cells(text, "fresh chunks 15 s later") == ["yes", "no", "yes"]
 
 
@@ -300,7 +304,7 @@ def test_progress_names_what_was_seen(ended: Window, told: str) -> None:
         (PROMPT, "prompt: one connection, prompts of 4 MiB, small JSON answers"),
         (LINE, "line: one connection, streams of one line of 1 MiB"),
         (IDLE, "idle: 5000 open streams, silent after their first chunk"),
-        (STALLED, "stalled: a client that does not read for 60 s, the engine at full speed"),
+        (STALLED, "stalled: 2 clients that do not read for 60 s, the engine at full speed"),
     ],
 )
 def test_headings(scenario: Scenario, heading: str) -> None:

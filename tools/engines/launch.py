@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 
 from tools.engines import places
+from tools.engines.install import make_model
 from tools.engines.places import KINDS, VERSIONS, installed, python
 
 __all__ = ["KINDS", "MODEL_NAME", "VERSIONS", "EngineError", "RunningEngine", "installed", "python", "running"]
@@ -99,16 +100,21 @@ class RunningEngine:
 
 @contextlib.contextmanager
 def running(
-    kind: str, *flags: str, env: Mapping[str, str] | None = None, otlp_url: str | None = None, ready_s: float = 240.0
+    kind: str,
+    *flags: str,
+    size: str = "small",
+    env: Mapping[str, str] | None = None,
+    otlp_url: str | None = None,
+    ready_s: float = 240.0,
 ) -> Iterator[RunningEngine]:
-    """A real engine, with `flags` after its own; killed with every process of its at the end.
+    """A real engine that serves the model of that size, with `flags` after its own; killed with all its processes.
 
     With `otlp_url` its spans go there as protobuf over HTTP. Raises EngineError when it is not up within `ready_s`.
     """
     if not installed(kind):
         raise EngineError(f"{kind} is not installed: python -m tools.engines {kind}")
     port = _free_port()
-    values = {"model": places.model(), "port": port, "launcher": places.HERE / "sglang_cpu" / "launch.py"}
+    values = {"model": make_model(kind, size), "port": port, "launcher": places.HERE / "sglang_cpu" / "launch.py"}
     own = f"{_COMMANDS[kind]} {_COMMON}".split()
     command = [str(python(kind)), *(part.format(**values) for part in own), *flags]
     # What a gateway's or test's environment sets for itself is not meant for the engine.

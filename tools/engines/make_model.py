@@ -1,8 +1,8 @@
-"""Makes a small Llama with random weights and a tokenizer of its own; run by an engine's Python: make_model.py FOLDER
+"""Makes a Llama with random weights and a tokenizer of its own; run by an engine's Python: make_model.py FOLDER SIZE
 
-The tokenizer (byte-level BPE) learns from the standard library's sources, so nothing comes from a model hub. 40 million
-parameters, since a smaller model would be too quick for vLLM: with a few streams of one of 1.3 million its API loop
-starves and every chunk of a stream arrives at the end.
+The tokenizer (byte-level BPE) learns from the standard library's sources, so nothing comes from a model hub. `small`
+has 40 million parameters; `tiny`, with 1.3 million, is too quick for vLLM: with a few streams its API loop starves and
+every chunk of a stream arrives at the end.
 """
 
 import sys
@@ -16,6 +16,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 POSITIONS = 32768
+SIZES = {
+    "small": {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 12, "head_dim": 64}
+    | {"num_attention_heads": 8, "num_key_value_heads": 4},
+    "tiny": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}
+    | {"num_attention_heads": 4, "num_key_value_heads": 2},
+}
 # ChatML (the format of Qwen and others): an assistant message that is to be continued stays open.
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
@@ -49,16 +55,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast, size: str) -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=12,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
+        **SIZES[size],
         max_position_embeddings=POSITIONS,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -68,7 +69,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).to(torch.bfloat16)
 
 
-folder = sys.argv[1]
+folder, size = sys.argv[1:]
 tokenizer = make_tokenizer()
 tokenizer.save_pretrained(folder)
-make_model(tokenizer).save_pretrained(folder)
+make_model(tokenizer, size).save_pretrained(folder)

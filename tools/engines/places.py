@@ -64,6 +64,6 @@ def installed(kind: str) -> bool:
     return installation(kind) is not None
 
 
-def model() -> Path:
-    """The model's folder; another one after every change of its recipe."""
-    return cache() / f"model-{sha256(MAKE_MODEL)[:12]}"
+def model(size: str = "small") -> Path:
+    """The folder of the model of that size; another one after every change of its recipe."""
+    return cache() / f"model-{size}-{sha256(MAKE_MODEL)[:12]}"

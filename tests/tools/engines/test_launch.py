@@ -52,6 +52,7 @@ def write_script(path: Path, text: str) -> None:
 def test_an_engine_is_started_with_its_flags_and_ended_with_its_children(interpreter: Path, tmp_path: Path) -> None:
     server = tmp_path / "server.py"
     server.write_text(SERVER)
+    places.model().mkdir()
     write_script(interpreter, f'#!/bin/sh\nexec "{sys.executable}" "{server}" "$@"\n')
     with running("vllm", "--max-num-seqs", "4", otlp_url="http://127.0.0.1:1/v1/traces") as engine:
         command = httpx.get(engine.url).text
@@ -74,12 +75,14 @@ def _runs(pid: int) -> bool:
 
 
 def test_an_engine_that_ends_at_once_is_quoted(interpreter: Path) -> None:
+    places.model().mkdir()
     write_script(interpreter, "#!/bin/sh\necho no such model\nexit 3\n")
     with pytest.raises(EngineError, match="ended with status 3:\nno such model"), running("vllm"):
         pass
 
 
 def test_an_engine_that_never_answers_is_given_up(interpreter: Path) -> None:
+    places.model().mkdir()
     write_script(interpreter, "#!/bin/sh\necho loading\nexec sleep 600\n")
     with pytest.raises(EngineError, match="not up after 0 s:\nloading"), running("vllm", ready_s=0.4):
         pass

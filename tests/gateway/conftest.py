@@ -109,11 +109,14 @@ StartGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
 @pytest.fixture
 def start_gateway(tmp_path: Path) -> StartGateway:
-    """`async with start_gateway([engine.url], limits={...}) as running:` serves until the block ends."""
+    """`async with start_gateway([engine.url], limits={...}) as running:` serves until the block ends.
+
+    A second one in the same test needs a `name` for its records.
+    """
 
     @asynccontextmanager
-    async def start(engine_urls: list[str], **sections: Any) -> AsyncIterator[RunningGateway]:
-        records = tmp_path / "records.jsonl"
+    async def start(engine_urls: list[str], *, name: str = "records", **sections: Any) -> AsyncIterator[RunningGateway]:
+        records = tmp_path / f"{name}.jsonl"
         gateway = Gateway(make_config(engine_urls, records, **sections))
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]

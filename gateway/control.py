@@ -53,6 +53,8 @@ class Control:
             ("GET", "/v1/models/{model:path}", self.model),
             ("GET", "/healthz", self.healthz),
             ("GET", "/readyz", self.readyz),
+            # What clients of a single engine ask before they begin.
+            ("GET", "/health", self.readyz),
             ("GET", "/metrics", self.metrics),
             ("GET", "/admin/endpoints", self.endpoints),
             ("POST", "/admin/endpoints/{name}/drain", self.drain),

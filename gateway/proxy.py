@@ -414,6 +414,7 @@ class Proxy:
         body = error.body(x.request_id.decode())
         if not downstream.started:
             x.status = error.status
+            body = openai.error_for(downstream.head.path, body)
             fields = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(body)),
@@ -436,7 +437,8 @@ class Proxy:
     def _cut(self, x: Exchange) -> None:
         """The task was cancelled: by the client's leaving, by our own shutdown, or from outside."""
         if x.downstream.gone:
-            x.outcome = "client_gone"
+            # Who leaves behind the last event has the whole answer: some clients do not wait for the end of the body.
+            x.outcome = "ok" if x.streams and x.seen().done and x.seen().error is None else "client_gone"
         else:
             self._refuse(x, x.interrupt or errors.cut_by_shutdown())
 

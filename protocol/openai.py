@@ -261,6 +261,17 @@ ANTHROPIC_ERROR_TYPES = {
 """By status, from Anthropic's API errors page; 503 stands for its own 529. Any other is `api_error`."""
 
 
+def error_for(path: str, body: bytes) -> bytes:
+    """An error body in the shape of the family of `path`: Anthropic's has a type around it, the others share one."""
+    return msgspec.json.encode(_anthropic_error(answer_of(body).error or {})) if family_of(path) == "messages" else body
+
+
+def _anthropic_error(error: dict[str, object]) -> dict[str, object]:
+    code = error.get("code")
+    known = ANTHROPIC_ERROR_TYPES.get(code) if isinstance(code, int) else error.get("type")
+    return {"type": "error", "error": {**error, "type": known or "api_error"}}
+
+
 def stream_error(path: str, body: bytes, events_before: int = 0) -> bytes:
     """An error body as the last event of a stream that has already begun, in the family of `path`.
 
@@ -272,8 +283,7 @@ def stream_error(path: str, body: bytes, events_before: int = 0) -> bytes:
     code = error.get("code")
     family = family_of(path)
     if family == "messages":
-        known = ANTHROPIC_ERROR_TYPES.get(code) if isinstance(code, int) else error.get("type")
-        return _named_event("error", {"type": "error", "error": {**error, "type": known or "api_error"}})
+        return _named_event("error", _anthropic_error(error))
     if family == "responses":
         cause = "rate_limit_exceeded" if code == 429 else "server_error"
         failure = {"code": cause, "message": error.get("message")}

@@ -6,6 +6,7 @@ Each handler is one short function of the deployment and the exchange; which pat
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import UTC, datetime
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -16,7 +17,6 @@ from simulator.exchange import JSON, Exchange
 from simulator.intake import AbortRequestBody, AbortRequestsBody, Rejected, TokenizeBody, check
 from simulator.metrics_sglang import SglangMeters
 
-_TEXT = b"text/plain; charset=utf-8"
 _HEALTH_DEADLINE_S = 20
 """SGLANG_HEALTH_CHECK_TIMEOUT."""
 
@@ -63,8 +63,23 @@ async def models(deployment: Deployment, exchange: Exchange) -> None:
         "max_model_len": deployment.limits.max_model_tokens,
     }
     if deployment.options.kind == "vllm":
-        entry["permission"] = []
+        entry["permission"] = [_permission(created_s)]
     await exchange.reply(200, compact({"object": "list", "data": [entry]}))
+
+
+def _permission(created_s: int) -> dict[str, object]:
+    """vLLM's, the same for every model."""
+    allowed = {"sampling": True, "logprobs": True, "search_indices": False, "view": True, "fine_tuning": False}
+    return {
+        "id": f"modelperm-{uuid.uuid4().hex[:16]}",
+        "object": "model_permission",
+        "created": created_s,
+        "allow_create_engine": False,
+        **{f"allow_{what}": whether for what, whether in allowed.items()},
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
 
 
 async def tokenize(deployment: Deployment, exchange: Exchange) -> None:
@@ -128,9 +143,9 @@ async def flush_cache(deployment: Deployment, exchange: Exchange) -> None:
             b"Cache flushed.\nPlease check backend logs for more details. (When there are running or "
             b"waiting requests, the operation will not be performed.)\n"
         )
-        await exchange.reply(200, text, _TEXT)
+        await exchange.reply(200, text, None)
     else:
-        await exchange.reply(400, b"Flush cache failed.\n", _TEXT)
+        await exchange.reply(400, b"Flush cache failed.\n", None)
 
 
 async def loads(deployment: Deployment, exchange: Exchange) -> None:

@@ -91,11 +91,11 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         self.completed = True
 
-    async def reply(self, status: int, body: bytes = b"", content_type: bytes = JSON, *more: Header) -> None:
-        """A whole response."""
+    async def reply(self, status: int, body: bytes = b"", content_type: bytes | None = JSON, *more: Header) -> None:
+        """A whole response; some of SGLang's have no media type."""
         self.status = status
         self._count(body)
-        kind = [(b"content-type", content_type)] if body else []
+        kind = [(b"content-type", content_type)] if body and content_type else []
         headers = [(b"content-length", b"%d" % len(body)), *kind, _VARY, *more]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})

@@ -23,6 +23,7 @@ Why = Literal[
     "stream_options",
     "unknown_model",
     "temperature",
+    "top_p",
     "max_tokens_least",
     "max_tokens_most",
     "min_tokens",
@@ -179,6 +180,8 @@ def read(raw: bytes, content_type: str, *, chat: bool, rules: Rules, model: str,
         raise Rejected("unknown_model", model=body.model, known=model)
     if body.temperature is not None and body.temperature < 0:
         raise Rejected("temperature", value=body.temperature)
+    if body.top_p is not None and not 0 < body.top_p <= 1:
+        raise Rejected("top_p", value=body.top_p)
     prompts = _prompts(body)
     return Generation(
         chat=chat,

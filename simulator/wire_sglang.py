@@ -239,6 +239,7 @@ _ERRORS: dict[str, Callable[[_Facts], tuple[int, str, str]]] = {
     "not_json": _not_json,
     "invalid": _invalid,
     "temperature": lambda facts: _error(f"temperature must be a non-negative finite number, got {facts['value']}."),
+    "top_p": lambda facts: _error(f"top_p must be in (0, 1], got {facts['value']}."),
     "max_tokens_least": lambda facts: _error(f"max_new_tokens must be at least 0, got {facts['value']}."),
     # The missing space is SGLang's.
     "max_tokens_most": lambda facts: _error(

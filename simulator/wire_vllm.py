@@ -262,6 +262,7 @@ _ERRORS: dict[str, Callable[[_Facts], _Error]] = {
     "temperature": lambda facts: _bad_value(
         f"temperature must be non-negative, got {facts['value']}.", "temperature", facts["value"]
     ),
+    "top_p": lambda facts: _bad_value(f"top_p must be in (0, 1], got {facts['value']}.", "top_p", facts["value"]),
     "max_tokens_least": lambda facts: _bad_value(
         f"max_tokens must be at least 1, got {facts['value']}.", "max_tokens", facts["value"]
     ),

@@ -104,6 +104,7 @@ async def test_ready_follows_the_health_of_the_engines(start_gateway: StartGatew
             return not (await gateway.client.get("/admin/endpoints")).json()[engine]["healthy"]
 
         assert (await gateway.client.get("/readyz")).json() == {"status": "ready"}
+        assert (await gateway.client.get("/health")).status_code == 200
         one.health = 500
         await until(lambda: down(0))
         assert await ready()

@@ -115,6 +115,21 @@ async def test_who_leaves_at_the_end_has_cancelled_nothing(start_gateway: StartG
     assert (record.outcome, record.completion_tokens, record.usage_partial) == ("ok", 3, False)
 
 
+async def done_but_not_ended(_: Received, conversation: Conversation) -> None:
+    await conversation.send(SSE_HEAD + chunk(token("a", "stop")) + chunk(DONE))
+    await conversation.until_left()
+
+
+async def test_who_leaves_behind_the_last_event_has_the_whole_answer(start_gateway: StartGateway) -> None:
+    """GuideLLM does not wait for the end of the body."""
+    async with running(done_but_not_ended) as engine, start_gateway([engine.url]) as gateway:
+        reader, writer = await gateway.ask(STREAMED)
+        await asyncio.wait_for(reader.readuntil(DONE), 2)
+        writer.close()
+        [record] = await gateway.records()
+    assert (record.outcome, record.finish_reason, record.usage_partial) == ("ok", "stop", False)
+
+
 TIMES = {"connect_s": 5.0, "first_byte_s": 5.0, "chunk_gap_s": 5.0, "total_s": 5.0}
 
 

@@ -17,6 +17,7 @@ from protocol.openai import (
     Usage,
     answer_of,
     error_body,
+    error_for,
     family_of,
     finish_reason_of,
     models_body,
@@ -303,3 +304,11 @@ def test_models_body_lists_cards_that_the_client_reads() -> None:
             {"id": "b", "object": "model", "created": 2, "owned_by": "x"},
         ],
     }
+
+
+def test_an_error_has_the_shape_of_its_family() -> None:
+    body = error_body("not here", kind="model_not_found", code=404, param="model", request_id="r")
+    assert error_for("/v1/chat/completions", body) is body
+    wrapped = msgspec.json.decode(error_for("/v1/messages", body))
+    assert wrapped["type"] == "error"
+    assert (wrapped["error"]["type"], wrapped["error"]["message"]) == ("not_found_error", "not here")

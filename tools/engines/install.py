@@ -56,7 +56,7 @@ def make_model(kind: str, size: str = "small") -> Path:
 
 
 def _pip(kind: str, *arguments: str) -> None:
-    quiet = ("--quiet", "--disable-pip-version-check", "--no-warn-script-location")
+    quiet = ("-qq", "--disable-pip-version-check", "--no-warn-script-location")
     subprocess.run([places.python(kind), "-m", "pip", "install", *quiet, *arguments], check=True)
 
 

@@ -17,22 +17,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import uvloop
 
-from loadgen.plan import (
-    Schedule,
-    decode_schedule,
-    encode_schedule,
-    schedule_from_rows,
-    schedule_from_workload,
-)
+from loadgen.plan.command import add_plan_arguments as add_plan_arguments
+from loadgen.plan.command import add_traffic_arguments, schedule_of
+from loadgen.plan.command import plan as plan
 from loadgen.procedure import RunError, RunRequest
 from loadgen.procedure import run as run_procedure
-from loadgen.record import digest, read_manifest, read_requests
-from loadgen.workload.description import Source, dump_workload, load_workload, shipped
+from loadgen.record import read_manifest, read_requests
+from loadgen.workload.description import Source, dump_workload
 from loadgen.workload.fit import fit_workload
 from loadgen.workload.traces import FORMATS, Trace, read_trace
 
@@ -115,89 +110,6 @@ def fit(ns: argparse.Namespace) -> int:
     return 0
 
 
-def _add_traffic_arguments(parser: argparse.ArgumentParser) -> None:
-    traffic = parser.add_mutually_exclusive_group(required=True)
-    traffic.add_argument("--workload", metavar="NAME_OR_FILE", help="a workload that comes with weir, or a file")
-    traffic.add_argument("--trace", type=Path, metavar="FILE", help="request log to replay")
-    traffic.add_argument("--schedule", type=Path, metavar="FILE", help="schedule made by `weir plan`")
-    parser.add_argument("--format", choices=sorted(FORMATS), help="format of --trace")
-    parser.add_argument("--duration", type=float, metavar="S", help="seconds of run time (60)")
-    parser.add_argument("--start", type=float, metavar="S", help="second of the traffic to start at (0)")
-    parser.add_argument("--rate-scale", type=float, metavar="X", help="times the traffic's own rate (1)")
-    parser.add_argument("--seed", type=int, help="seed of traffic and prompts (0)")
-
-
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """`weir plan (--workload | --trace | --schedule) … -o FILE`."""
-    _add_traffic_arguments(parser)
-    parser.add_argument("-o", "--out", type=Path, required=True, help="schedule file to write")
-
-
-@_refusing
-def plan(ns: argparse.Namespace) -> int:
-    """Writes a schedule and prints its identity."""
-    content, (header, requests) = _schedule(ns)
-    ns.out.write_bytes(content)
-    seconds = header.duration_ns / 1e9
-    tokens = sum(request.prompt_tokens for request in requests), sum(r.output_tokens for r in requests)
-    sys.stdout.write(
-        f"{ns.out}: {header.source}, seed {header.seed}: {len(requests)} requests in {seconds:g} s"
-        f" ({len(requests) / seconds:.3g}/s), {tokens[0]} prompt and {tokens[1]} output tokens\n"
-        f"sha256 {digest(ns.out).sha256}\n"
-    )
-    return 0
-
-
-def _schedule(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
-    """The schedule that the arguments name: the bytes of its file, and what they say."""
-    if ns.schedule is not None:
-        given = [ns.format, ns.duration, ns.start, ns.rate_scale, ns.seed]
-        if any(value is not None for value in given):
-            raise ValueError("--schedule is complete: drop --format, --duration, --start, --rate-scale and --seed")
-        content = ns.schedule.read_bytes()
-        return content, _decode(content, ns.schedule)
-    schedule = _replayed(ns) if ns.trace is not None else _sampled(ns)
-    return encode_schedule(*schedule), schedule
-
-
-def _decode(content: bytes, path: Path) -> Schedule:
-    try:
-        return decode_schedule(content)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _replayed(ns: argparse.Namespace) -> Schedule:
-    if ns.format is None:
-        raise ValueError(f"--trace needs --format: one of {', '.join(sorted(FORMATS))}")
-    trace = read_trace(ns.trace, ns.format)
-    _tell_left_out(trace)
-    return schedule_from_rows(trace.rows, source=trace.name, source_sha256=trace.sha256, **_slice(ns))
-
-
-def _sampled(ns: argparse.Namespace) -> Schedule:
-    if ns.format is not None:
-        raise ValueError("--format belongs to --trace: a workload file has only one format")
-    path = shipped(ns.workload) or Path(ns.workload)
-    return schedule_from_workload(load_workload(path), **_slice(ns))
-
-
-class _Slice(TypedDict):
-    seed: int
-    duration_s: float
-    start_s: float
-    rate_scale: float
-
-
-def _slice(ns: argparse.Namespace) -> _Slice:
-    return {
-        "seed": 0 if ns.seed is None else ns.seed,
-        "duration_s": 60.0 if ns.duration is None else ns.duration,
-        "start_s": 0.0 if ns.start is None else ns.start,
-        "rate_scale": 1.0 if ns.rate_scale is None else ns.rate_scale,
-    }
-
-
 def _tell_left_out(trace: Trace) -> None:
     if trace.without_usage:
         _say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
@@ -209,7 +121,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """`weir run --url U --model M (--workload | --trace | --schedule) …`."""
     parser.add_argument("--url", required=True, help="gateway or engine, without /v1")
     parser.add_argument("--model", required=True)
-    _add_traffic_arguments(parser)
+    add_traffic_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory, new or empty (runs/UTC)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="of one request (600)")
     parser.add_argument(
@@ -224,7 +136,7 @@ def run(ns: argparse.Namespace) -> int:
     The first SIGINT or SIGTERM stops the sending, a second one cancels what is in flight. The API key, if
     any, comes from the environment as WEIR_API_KEY.
     """
-    content, _ = _schedule(ns)
+    content, _ = schedule_of(ns)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     request = RunRequest(
         url=ns.url,

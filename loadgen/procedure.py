@@ -21,13 +21,14 @@ import msgspec
 
 from loadgen.drive.chat import ChatRequests
 from loadgen.drive.client import Client, Exchange, parse_target, raise_open_files_limit
-from loadgen.drive.dispatch import OpenLoop
+from loadgen.drive.dispatch import Limit, OpenLoop
 from loadgen.drive.progress import Progress, Ticker
-from loadgen.plan import decode_schedule
+from loadgen.plan.schedule import Schedule
+from loadgen.plan.schedule_file import decode_schedule
 from loadgen.record import SCHEDULE, RunWriter
 from loadgen.workload.prompts import prompt
 from protocol.openai import answer_of, usage_of
-from protocol.records import ChunkRecord, Manifest, RequestRecord, ScheduledRequest, ScheduleHeader
+from protocol.records import ChunkRecord, Manifest, RequestRecord, ScheduleHeader
 
 _CHECK_TIMEOUT_S = 30.0
 
@@ -61,6 +62,8 @@ class RunRequest:
     """Of one request, from its dispatch to its end."""
     grace_s: float = 10.0
     """What requests in flight get when the run is stopped."""
+    max_connections: int | None = None
+    """Most requests in flight of an open loop; what it holds back is late, and its record says since when."""
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -75,7 +78,8 @@ async def run(
     """
     ticker = Ticker(show)
     target = parse_target(plan.url)
-    header, requests = decode_schedule(plan.schedule)
+    requests = decode_schedule(plan.schedule)
+    _check_limit(requests.header, plan.max_connections)
     open_files = raise_open_files_limit()
     try:
         client = await Client.open(target)
@@ -93,7 +97,7 @@ async def run(
         await _send(plan, requests, ready, stop, halt)
     finally:
         client.close()
-    writer.finalise(_manifest(plan, header, ready, started_unix_ns, open_files))
+    writer.finalise(_manifest(plan, requests.header, ready, started_unix_ns, open_files))
     return plan.directory
 
 
@@ -109,7 +113,7 @@ class _Ready(NamedTuple):
 
 async def _send(
     plan: RunRequest,
-    requests: list[ScheduledRequest],
+    requests: Schedule,
     ready: _Ready,
     stop: asyncio.Event,
     halt: asyncio.Event | None,
@@ -137,12 +141,33 @@ async def _send(
     gc.freeze()
     ticking = asyncio.create_task(ready.ticker.run(line))
     try:
-        await loop.run(requests, stop=stop, halt=halt or asyncio.Event(), grace_s=plan.grace_s)
+        await loop.run(
+            requests,
+            stop=stop,
+            halt=halt or asyncio.Event(),
+            grace_s=plan.grace_s,
+            limit=_limit(requests.header, plan.max_connections),
+        )
     finally:
         ticking.cancel()
         gc.unfreeze()
         ready.writer.close()
     ready.ticker.end(line())
+
+
+def _check_limit(header: ScheduleHeader, max_connections: int | None) -> None:
+    if max_connections is None:
+        return
+    if header.concurrency is not None:
+        raise ValueError("a closed loop limits its requests itself: drop --max-connections")
+    if max_connections < 1:
+        raise ValueError(f"--max-connections {max_connections}: expected at least 1")
+
+
+def _limit(header: ScheduleHeader, max_connections: int | None) -> Limit | None:
+    if header.concurrency is not None:
+        return Limit(requests=header.concurrency, closed=True)
+    return None if max_connections is None else Limit(requests=max_connections, closed=False)
 
 
 async def _check_model(client: Client, chat: ChatRequests, plan: RunRequest) -> None:

@@ -1,9 +1,9 @@
 """The run directory: where the evidence of one run lives, and how it is sealed.
 
-Files hold one JSON record per line (`protocol/records.py`). Lines are written while the run goes on, so a
-killed run leaves readable evidence; `manifest.json` appears last, by rename, so a directory that has one is
-finished. `SHA256SUMS` covers every other file and is checked by `sha256sum -c`. Nothing here overwrites or
-drops a record.
+The schedule is Parquet; the other files hold one JSON record per line (`protocol/records.py`). Lines are written
+while the run goes on, so a killed run leaves readable evidence; `manifest.json` appears last, by rename, so a
+directory that has one is finished. `SHA256SUMS` covers every other file and is checked by `sha256sum -c`. Nothing
+here overwrites or drops a record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.records import (
 
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
-SCHEDULE = "schedule.jsonl"
+SCHEDULE = "schedule.parquet"
 REQUESTS = "requests.jsonl"
 CHUNKS = "chunks.jsonl"
 GATEWAY = "gateway.jsonl"

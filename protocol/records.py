@@ -65,27 +65,55 @@ class GatewayRecord(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None
 
 
-class ScheduleHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """First line of a schedule file: what it was made from, enough to make it again."""
+class ArrivalCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of the self-test of a schedule's arrivals: a measured value and the band it has to lie in."""
 
-    schema: Literal["weir.schedule/1"] = "weir.schedule/1"
+    name: str
+    value: float
+    low: float
+    high: float
+    judged: bool
+    """False where there was too little to tell, or where the times are those of a log and may be as they are."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.judged or self.low <= self.value <= self.high
+
+
+class ScheduleHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """In the metadata of a schedule file: what it was made from, enough to make it again."""
+
+    schema: Literal["weir.schedule/2"] = "weir.schedule/2"
     source: str
     """Name of the workload or trace, with its slice."""
     source_sha256: str
+    arrivals: str = "own"
+    """Family and parameters of the times (`gamma:rate=5,cv=2`), or `own`: the source's own."""
+    concurrency: int | None = None
+    """Of a closed loop, in which a request is sent when another has ended; None for an open loop."""
     seed: int
+    text_seed: int = 0
+    """Two schedules have text in common only when theirs are equal."""
     requests: int
     duration_ns: int
+    """Of an open loop; 0 for a closed one."""
+    raised: int = 0
+    """Requests of 0 tokens in or out, which the schedule has as 1."""
+    self_test: tuple[ArrivalCheck, ...] = ()
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a schedule: when, how much in, how much out. `at_ns` counts from the start of the run."""
+    """One row of a schedule: when, how much in, how much out. `at_ns` counts from the start of the run."""
 
     index: int
     at_ns: int
+    """0 for every request of a closed loop."""
     prompt_tokens: int
     output_tokens: int
-    prompt_seed: int
-    """Seeds the prompt's text: equal seeds and lengths give equal prompts."""
+    session: int = -1
+    """Requests of one conversation have the same number; -1 for a request of its own."""
+    segments: tuple[tuple[int, int], ...]
+    """Id and tokens of each piece of the prompt, in order; equal pieces are equal text wherever they are."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +126,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     arm: str | None
     """Pool that answered, from the `x-weir-pool` response header; None when nothing said so."""
     intended_ns: int
+    dequeued_ns: int | None = None
+    """When the client took the request up; later than intended only by its own delay, or held back by its limit."""
+    connected_ns: int | None = None
+    """When the connection opened for it was ready, TLS included; None when first sent on a kept-alive one."""
     sent_ns: int | None
     """When the first byte of the request was handed to the socket; None when it never was."""
     headers_ns: int | None

@@ -102,13 +102,13 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 
 def _define_plan(parser: argparse.ArgumentParser) -> None:
-    from loadgen.commands import add_plan_arguments
+    from loadgen.plan.command import add_plan_arguments
 
     add_plan_arguments(parser)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from loadgen.commands import plan
+    from loadgen.plan.command import plan
 
     return plan(arguments)
 

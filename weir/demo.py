@@ -17,7 +17,9 @@ from typing import Self
 import uvloop
 import yaml
 
-from loadgen.plan import encode_schedule, schedule_from_workload
+from loadgen.plan.making import make_schedule
+from loadgen.plan.schedule_file import encode_schedule
+from loadgen.plan.sources import Drawn, Part
 from loadgen.procedure import RunError, RunRequest, run
 from loadgen.report.command import take_gateway_records, write_report
 from loadgen.report.terminal import tables
@@ -98,14 +100,8 @@ async def _demo(arguments: argparse.Namespace, out: Path) -> int:
 def _schedule(arguments: argparse.Namespace) -> bytes:
     path = shipped(WORKLOAD)
     assert path is not None, "the workload is part of the package"
-    header, requests = schedule_from_workload(
-        load_workload(path),
-        seed=arguments.seed,
-        duration_s=arguments.duration,
-        rate_scale=arguments.rate_scale,
-        start_s=START_S,
-    )
-    return encode_schedule(header, requests)
+    part = Part(seed=arguments.seed, duration_s=arguments.duration, rate_scale=arguments.rate_scale, start_s=START_S)
+    return encode_schedule(make_schedule(Drawn(load_workload(path)), part))
 
 
 async def _start_pool(processes: Processes, kind: str, seed: int) -> list[str]:

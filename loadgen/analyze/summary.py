@@ -91,6 +91,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     source: str
     seed: int
+    arrivals: str
+    """Family of the intended times; `own` for the source's own."""
+    concurrency: int | None
+    """Of a closed loop; None for an open one."""
     schedule_s: float
     run_s: float
     validity: Validity
@@ -147,6 +151,8 @@ def summarise(evidence: Evidence) -> Summary:
         versions=manifest.versions if manifest else {},
         source=evidence.header.source,
         seed=evidence.header.seed,
+        arrivals=evidence.header.arrivals,
+        concurrency=evidence.header.concurrency,
         schedule_s=evidence.header.duration_ns / NS_PER_S,
         run_s=run_ns / NS_PER_S,
         validity=judge(evidence),

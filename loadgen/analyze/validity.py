@@ -117,8 +117,12 @@ def _interrupted(evidence: Evidence) -> Reason | None:
 
 
 def _not_as_scheduled(evidence: Evidence) -> Reason | None:
-    plan = {s.index: (s.at_ns, s.prompt_tokens, s.output_tokens) for s in evidence.schedule}
-    done = {r.index: (r.intended_ns, r.prompt_tokens_planned, r.output_tokens_planned) for r in evidence.requests}
+    # In a closed loop the answers decide when a request is due.
+    timed = evidence.header.concurrency is None
+    plan = {s.index: (s.at_ns * timed, s.prompt_tokens, s.output_tokens) for s in evidence.schedule}
+    done = {
+        r.index: (r.intended_ns * timed, r.prompt_tokens_planned, r.output_tokens_planned) for r in evidence.requests
+    }
     wrong = [index for index, what in done.items() if plan.get(index) != what]
     if not wrong:
         return None

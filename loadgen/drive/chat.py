@@ -49,9 +49,9 @@ class ChatRequests:
 
     def streamed(self, request: ScheduledRequest) -> Outgoing:
         """The request as it is measured."""
-        words = max(1, request.prompt_tokens - self.template_tokens)
+        text = _text(request.segments, request.prompt_tokens - self.template_tokens)
         body = {
-            **self._chat(prompt(words, request.prompt_seed), request.output_tokens),
+            **self._chat(text, request.output_tokens),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -86,3 +86,9 @@ class ChatRequests:
             f"content-length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
+
+
+def _text(segments: tuple[tuple[int, int], ...], words: int) -> str:
+    """The first `words` words of the prompt's segments, at least one."""
+    texts = " ".join(prompt(tokens, seed) for seed, tokens in segments)
+    return " ".join(texts.split(" ")[: max(1, words)])

@@ -57,6 +57,8 @@ class Exchange:
     """One request and what came back; every time is `time.monotonic_ns()`."""
 
     __slots__ = (
+        "connected_ns",
+        "dequeued_ns",
         "end_ns",
         "error",
         "headers",
@@ -73,6 +75,10 @@ class Exchange:
     def __init__(self, wire: bytes) -> None:
         self.wire = wire
         """Head and body of the request."""
+        self.dequeued_ns: int | None = None
+        """When its turn came; `send` sets it unless the caller has."""
+        self.connected_ns: int | None = None
+        """When a new connection was ready, TLS included; None on a kept-alive one."""
         self.sent_ns: int | None = None
         """The first attempt's write, also when the request was replayed."""
         self.headers_ns: int | None = None
@@ -253,10 +259,14 @@ class Client:
 
         A cancelled call closes its connection and leaves the exchange without an outcome.
         """
+        if exchange.dequeued_ns is None:
+            exchange.dequeued_ns = time.monotonic_ns()
         connection = self._take_idle()
         exchange.new_connection = connection is None
         try:
-            connection = connection or await self._connect()
+            if connection is None:
+                connection = await self._connect()
+                exchange.connected_ns = time.monotonic_ns()
             await connection.send(exchange)
             if exchange.outcome is None:
                 exchange.new_connection = exchange.replayed = True

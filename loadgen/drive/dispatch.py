@@ -1,7 +1,7 @@
-"""Sends a schedule, open loop: every request leaves at its own time, whatever became of the others.
+"""Sends a schedule: every request leaves at its own time, whatever became of the others.
 
-One coroutine walks the schedule against the monotonic clock, so lateness never adds up. It never waits for a
-response and never limits what is in flight. Bodies are made ahead of their time, within a small window; a
+One coroutine walks the schedule against the monotonic clock, so lateness never adds up. It waits for a
+response only under a limit that was asked for, or in a closed loop, where that is the schedule. Bodies are made ahead of their time, within a small window; a
 request that is late all the same is sent at once, and its record shows by how much.
 """
 
@@ -11,6 +11,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.drive.chat import Outgoing
 from loadgen.drive.client import Client, Exchange
@@ -29,6 +33,15 @@ _AHEAD_REQUESTS = 64
 _AHEAD_BYTES = 16 * 1024 * 1024
 
 Keep = Callable[[RequestRecord, ChunkRecord | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """At most `requests` wait for their answers at once; the next one is held back until one has ended."""
+
+    requests: int
+    closed: bool
+    """A closed loop: being held back is the schedule, and a request is due when its turn comes."""
 
 
 class _Ahead:
@@ -86,6 +99,8 @@ class OpenLoop:
         self._origin_ns = origin_ns
         self._timeout_s = timeout_s
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._unanswered = 0
+        self._answered = asyncio.Event()
         # Ended responses are examined one after another: each turn of the loop pays for a slice of one.
         self._examining = asyncio.Lock()
         self.sent = 0
@@ -101,6 +116,7 @@ class OpenLoop:
         stop: asyncio.Event,
         halt: asyncio.Event,
         grace_s: float,
+        limit: Limit | None = None,
     ) -> None:
         """Sends all requests and keeps the record of each.
 
@@ -108,18 +124,31 @@ class OpenLoop:
         `grace_s` to end before it is `cancelled`; `halt` cancels at once.
         """
         async with asyncio.TaskGroup() as group:
-            await self._walk(requests, group, stop)
+            await self._walk(requests, group, stop, limit)
             await self._drain(stop, halt, grace_s)
         for request in requests[self.sent :]:
             self._keep(unsent(request, self._run_id), None)
 
-    async def _walk(self, requests: Sequence[ScheduledRequest], group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+    async def _walk(
+        self,
+        requests: Sequence[ScheduledRequest],
+        group: asyncio.TaskGroup,
+        stop: asyncio.Event,
+        limit: Limit | None,
+    ) -> None:
         ahead = _Ahead(requests, self._build)
         for request in requests:
             await self._until(self._origin_ns + request.at_ns, ahead, stop)
+            if limit is not None:
+                await self._below(limit.requests, stop)
             if stop.is_set():
                 return
-            task = group.create_task(self._exchange(request, ahead.take()))
+            dequeued_ns = time.monotonic_ns()
+            due = request
+            if limit is not None and limit.closed:
+                due = msgspec.structs.replace(request, at_ns=dequeued_ns - self._origin_ns)
+            self._unanswered += 1
+            task = group.create_task(self._exchange(due, ahead.take(), dequeued_ns))
             self._in_flight.add(task)
             task.add_done_callback(self._in_flight.discard)
             self.sent += 1
@@ -133,8 +162,16 @@ class OpenLoop:
             else:
                 await asyncio.sleep(min(wait_ns - _WAKE_AHEAD_NS, _LONGEST_SLEEP_NS) / _NS_PER_S)
 
-    async def _exchange(self, request: ScheduledRequest, outgoing: Outgoing) -> None:
+    async def _below(self, requests: int, stop: asyncio.Event) -> None:
+        while self._unanswered >= requests and not stop.is_set():
+            self._answered.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_SLEEP_NS / _NS_PER_S):
+                    await self._answered.wait()
+
+    async def _exchange(self, request: ScheduledRequest, outgoing: Outgoing, dequeued_ns: int) -> None:
         exchange = Exchange(outgoing.wire)
+        exchange.dequeued_ns = dequeued_ns
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._client.send(exchange)
@@ -142,6 +179,8 @@ class OpenLoop:
             exchange.end("timeout", f"no whole response within {self._timeout_s:g} s")
         except asyncio.CancelledError:
             exchange.end("cancelled", "the run was stopped")
+        self._unanswered -= 1
+        self._answered.set()
         async with self._examining:
             self._keep(*await record(request, outgoing, exchange, origin_ns=self._origin_ns))
 

@@ -107,6 +107,8 @@ def _request_record(
         trace_id=outgoing.trace_id,
         arm=None if arm is None else arm.decode("latin-1"),
         intended_ns=request.at_ns,
+        dequeued_ns=offset(exchange.dequeued_ns),
+        connected_ns=offset(exchange.connected_ns),
         sent_ns=offset(exchange.sent_ns),
         headers_ns=offset(exchange.headers_ns),
         first_token_ns=offset(token_stamps[0] if token_stamps else None),

@@ -12,7 +12,8 @@ from loadgen import record
 from loadgen.analyze.latency import ContentReads, content_reads
 from loadgen.analyze.validity import Evidence, GatewayView, JoinCounts
 from loadgen.join import Joined, join, outside_gateway_ns, phase_durations_ns
-from loadgen.plan import Schedule, decode_schedule
+from loadgen.plan.schedule import Schedule
+from loadgen.plan.schedule_file import read_schedule
 from protocol.records import GatewayRecord, Manifest, RequestRecord
 
 _Item = TypeVar("_Item")
@@ -23,13 +24,13 @@ def read_evidence(run: Path, damage: list[str]) -> Evidence:
 
     Raises ValueError when there is no readable schedule: without it nothing else can be judged.
     """
-    header, schedule = _schedule(run)
+    schedule = _schedule(run)
     damage = list(damage)
     requests = _distinct(readable(lambda: record.read_requests(run), damage), damage)
     reads = readable(lambda: _reads(run), damage)
     gateway = readable(lambda: record.read_gateway(run), damage)
     return Evidence(
-        header=header,
+        header=schedule.header,
         schedule=schedule,
         requests=requests,
         reads=dict(reads),
@@ -40,13 +41,10 @@ def read_evidence(run: Path, damage: list[str]) -> Evidence:
 
 
 def _schedule(run: Path) -> Schedule:
-    path = run / record.SCHEDULE
     try:
-        return decode_schedule(path.read_bytes())
+        return read_schedule(run / record.SCHEDULE)
     except OSError as error:
         raise ValueError(f"{run} is no run directory: {record.SCHEDULE} cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def _manifest(run: Path) -> Manifest | None:

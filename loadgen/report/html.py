@@ -15,7 +15,7 @@ import msgspec
 from loadgen.analyze.summary import ALL, NO_ARM, Group, Summary
 from loadgen.analyze.validity import Reason
 from loadgen.report.charts import PHASE_BARS, Chart, chart_data, charts
-from loadgen.report.numbers import duration, number, percent
+from loadgen.report.numbers import duration, load, number, percent
 from loadgen.report.tables import (
     Cell,
     Section,
@@ -129,7 +129,7 @@ def _facts(summary: Summary) -> str:
     facts = [
         ("Target", summary.url or "unknown"),
         ("Schedule", f"{summary.source}, seed {summary.seed}, {number(summary.schedule_s)} s"),
-        ("Load", f"{number(summary.scheduled_per_s)} requests/s scheduled, {number(summary.sent_per_s)}/s sent"),
+        ("Load", load(summary)),
         ("In flight", f"{number(summary.in_flight_mean)} on average, {summary.in_flight_max:,} at most"),
     ]
     more = [("Command", " ".join(summary.command)), *summary.host.items(), *summary.versions.items()]

@@ -4,6 +4,7 @@ Only formats; a value that is missing reads "–".
 """
 
 from loadgen.analyze.stats import Quantile
+from loadgen.analyze.summary import Summary
 
 MISSING = "–"
 
@@ -48,3 +49,14 @@ def interval(value: Quantile) -> str:
     low = "unbounded" if value.low is None else duration(value.low)
     high = "unbounded" if value.high is None else duration(value.high)
     return f"{low} – {high}"
+
+
+def load(summary: Summary) -> str:
+    """What was offered: a rate, or, plainly marked, a closed loop."""
+    if summary.concurrency is not None:
+        return (
+            f"CLOSED LOOP, {summary.concurrency:,} requests at once: a slow server is asked for less;"
+            f" {number(summary.sent_per_s)}/s sent"
+        )
+    family = "" if summary.arrivals == "own" else f" by {summary.arrivals}"
+    return f"{number(summary.scheduled_per_s)} requests/s scheduled{family}, {number(summary.sent_per_s)}/s sent"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from loadgen.analyze.summary import Summary
-from loadgen.report.numbers import number
+from loadgen.report.numbers import load, number
 from loadgen.report.tables import (
     Cell,
     Section,
@@ -36,14 +36,12 @@ def tables(summary: Summary) -> str:
 
 
 def _facts(summary: Summary) -> str:
+    schedule = f"Schedule {summary.source}, seed {summary.seed}, {number(summary.schedule_s)} s"
     run, model, url = (summary.run_id or "without a manifest", summary.model or "unknown", summary.url or "unknown")
     return "\n".join(
         (
             _wrapped(f"Run {run}, {summary.status}: model {model} at {url}"),
-            _wrapped(
-                f"Schedule {summary.source}, seed {summary.seed}: {number(summary.scheduled_per_s)} requests/s for "
-                f"{number(summary.schedule_s)} s; sent at {number(summary.sent_per_s)}/s"
-            ),
+            _wrapped(f"{schedule}: {load(summary)}"),
             f"In flight: {number(summary.in_flight_mean)} on average, {summary.in_flight_max:,} at most",
         )
     )

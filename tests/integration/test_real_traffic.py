@@ -7,7 +7,6 @@ and byte for byte as the engine sent them, and every request can be followed thr
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,9 @@ import pytest
 
 from loadgen import record
 from loadgen.join import join
-from loadgen.plan import encode_schedule, schedule_from_rows
+from loadgen.plan.making import make_schedule
+from loadgen.plan.schedule_file import encode_schedule
+from loadgen.plan.sources import Part, Replayed, columns
 from loadgen.procedure import RunRequest, run
 from loadgen.workload.traces import read_trace
 from protocol.records import GatewayRecord, Manifest, StreamRecord, read_lines
@@ -28,12 +29,9 @@ DURATION_S = 60.0
 
 
 def azure_minute() -> bytes:
-    rows = read_trace(TRACE, "azure").rows
-    digest = hashlib.sha256(TRACE.read_bytes()).hexdigest()
-    header, requests = schedule_from_rows(
-        rows, source="azure-conv-2023", source_sha256=digest, seed=1, duration_s=DURATION_S, start_s=START_S
-    )
-    return encode_schedule(header, requests)
+    trace = read_trace(TRACE, "azure")
+    source = Replayed(name="azure-conv-2023", sha256=trace.sha256, requests=columns(trace.rows))
+    return encode_schedule(make_schedule(source, Part(seed=1, duration_s=DURATION_S, start_s=START_S)))
 
 
 async def replay(cluster: Cluster, directory: Path) -> None:

@@ -8,7 +8,9 @@ import pytest
 from loadgen import record
 from loadgen.analyze.latency import content_reads
 from loadgen.analyze.validity import Evidence
-from loadgen.plan import encode_schedule
+from loadgen.plan.schedule import materialise
+from loadgen.plan.schedule_file import encode_schedule
+from loadgen.workload.traffic import Requests
 from protocol.records import (
     PHASES,
     ChunkRecord,
@@ -129,7 +131,7 @@ def schedule(requests):
             at_ns=r.intended_ns,
             prompt_tokens=r.prompt_tokens_planned,
             output_tokens=r.output_tokens_planned,
-            prompt_seed=r.index,
+            segments=((r.index, r.prompt_tokens_planned),),
         )
         for r in requests
     ]
@@ -138,6 +140,13 @@ def schedule(requests):
         source="made", source_sha256="0" * 64, seed=7, requests=len(entries), duration_ns=duration_ns
     )
     return header, entries
+
+
+def schedule_file(requests):
+    """The content of the file of `schedule`."""
+    header, entries = schedule(requests)
+    columns = np.array([(e.at_ns, e.prompt_tokens, e.output_tokens) for e in entries], dtype=np.int64).reshape(-1, 3).T
+    return encode_schedule(materialise(Requests.unshared(columns[0] / SECOND, columns[1], columns[2]), header))
 
 
 def manifest(requests, header, **changes):
@@ -179,8 +188,8 @@ def evidence(requests, **changes):
 def run_directory(path, requests, *, sealed=True, gateway_records=None, **manifest_changes):
     """A run directory on disk, as the load generator leaves it."""
     writer = record.RunWriter(path)
-    header, entries = schedule(requests)
-    (path / record.SCHEDULE).write_bytes(encode_schedule(header, entries))
+    header, _ = schedule(requests)
+    (path / record.SCHEDULE).write_bytes(schedule_file(requests))
     for each in requests:
         writer.add(each, chunks(each) if each.first_token_ns and each.output_tokens else None)
     if gateway_records is not None:

@@ -9,14 +9,12 @@ import sys
 import pytest
 
 from loadgen import commands, record
-from loadgen.plan import decode_schedule
 from loadgen.workload.description import load_workload
 from tests.loadgen.test_procedure import serve
 from tests.scripted_engine import running
 
 VERBS = {
     "fit": (commands.add_fit_arguments, commands.fit),
-    "plan": (commands.add_plan_arguments, commands.plan),
     "run": (commands.add_run_arguments, commands.run),
 }
 
@@ -48,54 +46,6 @@ def test_fit_writes_a_workload_and_says_how_well_it_fits(tmp_path, log, capsys):
     printed = capsys.readouterr()
     assert re.search(r"prompt lengths: \d components, KS 0\.\d+, errors of P50/P90/P99 .*adequate", printed.out)
     assert "requests with 0 tokens in or out count as 1" in printed.err
-
-
-def test_plan_prints_the_identity_of_the_schedule(tmp_path, log, capsys):
-    out = tmp_path / "s.jsonl"
-    assert weir("plan", "--trace", log, "--format", "azure", "--duration", 10, "--start", 5, "-o", out) == 0
-    header, requests = decode_schedule(out.read_bytes())
-    assert (header.source, len(requests)) == ("log[5s+10s]x1", 20)
-    printed = capsys.readouterr().out
-    assert "20 requests in 10 s (2/s)" in printed
-    assert printed.endswith(f"sha256 {record.digest(out).sha256}\n")
-
-
-def test_a_workload_is_found_by_name_and_by_file(tmp_path, log):
-    named, mine, filed = (tmp_path / name for name in ("named.jsonl", "w.yaml", "filed.jsonl"))
-    assert weir("plan", "--workload", "azure-conv-2023", "--seed", 4, "--duration", 30, "-o", named) == 0
-    assert decode_schedule(named.read_bytes())[0].seed == 4
-    assert weir("fit", log, "--format", "azure", "--name", "mine", "-o", mine) == 0
-    assert weir("plan", "--workload", mine, "--rate-scale", 5, "-o", filed) == 0
-    assert decode_schedule(filed.read_bytes())[0].source == "mine[0s+60s]x5"
-
-
-def test_a_schedule_is_taken_as_it_is(tmp_path, log):
-    first, second = tmp_path / "a", tmp_path / "b"
-    weir("plan", "--trace", log, "--format", "azure", "-o", first)
-    first.write_bytes(first.read_bytes().replace(b'{"index":0,', b'{ "index": 0,'))
-    assert weir("plan", "--schedule", first, "-o", second) == 0
-    assert second.read_bytes() == first.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workload", "no-such"], "No such file"),
-        (["--workload", "azure-conv-2023", "--format", "azure"], "--format belongs to --trace"),
-        (["--workload", "azure-conv-2023", "--duration", "9999"], "describes 3480 s"),
-        (["--trace", "LOG"], "--trace needs --format: one of azure, weir"),
-        (["--trace", "LOG", "--format", "weir"], "not a GatewayRecord"),
-        (["--trace", "LOG", "--format", "azure", "--seed", "-1"], "seed is -1"),
-        (["--schedule", "LOG"], "log.csv: line 1: "),
-        (["--schedule", "LOG", "--seed", "1"], "--schedule is complete: drop"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(tmp_path, log, capsys, arguments, message):
-    given = [str(log) if argument == "LOG" else argument for argument in arguments]
-    assert weir("plan", *given, "-o", tmp_path / "s.jsonl") == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("weir plan: ")
-    assert message in line
 
 
 def test_a_run_that_is_refused_is_one_line_and_exit_2(tmp_path, log, capsys, unused_tcp_port):

@@ -5,7 +5,9 @@ import msgspec
 import pytest
 
 from loadgen import record
-from loadgen.plan import encode_schedule, schedule_from_rows
+from loadgen.plan.making import make_schedule
+from loadgen.plan.schedule_file import encode_schedule
+from loadgen.plan.sources import Part, Replayed, columns
 from loadgen.procedure import RunError, RunRequest, run
 from loadgen.workload.traces import TraceRow
 from tests.scripted_engine import DONE, LAST_CHUNK, SSE_HEAD, chunk, json_response, running, token
@@ -27,11 +29,12 @@ async def serve(request, conversation):
 
 
 def request(engine, directory, *, rows=ROWS, **changes):
-    schedule = schedule_from_rows(rows, source="t", source_sha256="0" * 64, seed=1, duration_s=100)
+    source = Replayed(name="t", sha256="0" * 64, requests=columns(rows))
+    schedule = make_schedule(source, Part(seed=1, duration_s=100))
     values = {
         "url": engine.url,
         "model": "m",
-        "schedule": encode_schedule(*schedule),
+        "schedule": encode_schedule(schedule),
         "directory": directory,
         "run_id": "run",
         "command": ["weir", "run"],

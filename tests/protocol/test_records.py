@@ -37,7 +37,7 @@ REQUEST = RequestRecord(
     new_connection=True, events=6, response_bytes=9, body_sha256=None,
 )  # fmt: skip
 HEADER = ScheduleHeader(source="azure", source_sha256="ab", seed=1, requests=2, duration_ns=3)
-SCHEDULED = ScheduledRequest(index=0, at_ns=1, prompt_tokens=2, output_tokens=3, prompt_seed=2**63 - 1)
+SCHEDULED = ScheduledRequest(index=0, at_ns=1, prompt_tokens=2, output_tokens=3, segments=((2**63 - 1, 2),))
 CHUNKS = ChunkRecord(index=0, t_ns=[1, 2], bytes=[3, 4], content_events=[0, 1])
 STREAM = StreamRecord(
     trace_id="t", request_id=None, path="/v1/completions", status=400, bytes=9, sha256="ab", completed=True

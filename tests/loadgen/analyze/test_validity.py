@@ -1,5 +1,6 @@
 """Each reason to distrust a run appears exactly when its cause is there."""
 
+import msgspec
 import pytest
 
 from loadgen.analyze.validity import GatewayView, JoinCounts, judge
@@ -45,6 +46,14 @@ def test_records_must_be_those_of_the_schedule(made, good):
     assert [reason.kind for reason in found.reasons] == ["not_as_scheduled"]
     assert "1 records differ" in found.reasons[0].text
     assert "index 0" in found.reasons[0].text
+
+
+def test_a_closed_loop_has_no_times_to_keep(made, good):
+    header, entries = made.schedule([made.request(r.index) for r in good])
+    closed = msgspec.structs.replace(header, arrivals="closed", concurrency=4, duration_ns=0)
+    assert "not_as_scheduled" not in kinds(made.evidence(good, header=closed, schedule=entries))
+    other = [made.request(0, tokens=7), *good[1:]]
+    assert "not_as_scheduled" in kinds(made.evidence(other, header=closed, schedule=entries))
 
 
 def test_unsent_and_unrecorded_requests_make_it_invalid(made, good):

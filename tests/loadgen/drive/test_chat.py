@@ -6,7 +6,7 @@ from loadgen.drive.client import parse_target
 from loadgen.workload.prompts import prompt
 from protocol.records import ScheduledRequest
 
-REQUEST = ScheduledRequest(index=7, at_ns=0, prompt_tokens=50, output_tokens=20, prompt_seed=3)
+REQUEST = ScheduledRequest(index=7, at_ns=0, prompt_tokens=50, output_tokens=20, segments=((3, 50),))
 
 
 def chat(url="http://h:8000/base", **changes):

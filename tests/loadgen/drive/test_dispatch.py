@@ -6,7 +6,7 @@ import pytest
 from loadgen.drive import dispatch as dispatch_module
 from loadgen.drive.chat import Outgoing
 from loadgen.drive.client import Client, parse_target
-from loadgen.drive.dispatch import OpenLoop, _Ahead
+from loadgen.drive.dispatch import Limit, OpenLoop, _Ahead
 from protocol.records import ScheduledRequest
 from tests.scripted_engine import DONE, LAST_CHUNK, SSE_HEAD, chunk, running, token
 
@@ -16,7 +16,13 @@ ANSWER = SSE_HEAD + chunk(token("a", "stop") + DONE) + LAST_CHUNK
 
 def schedule(*at_ms, prompt_tokens=1):
     return [
-        ScheduledRequest(index=index, at_ns=round(at * MS), prompt_tokens=prompt_tokens, output_tokens=1, prompt_seed=0)
+        ScheduledRequest(
+            index=index,
+            at_ns=round(at * MS),
+            prompt_tokens=prompt_tokens,
+            output_tokens=1,
+            segments=((0, prompt_tokens),),
+        )
         for index, at in enumerate(at_ms)
     ]
 
@@ -45,8 +51,8 @@ class Drive:
             timeout_s=timeout_s,
         )
 
-    async def run(self, requests, grace_s=10.0):
-        await self.loop.run(requests, stop=self.stop, halt=self.halt, grace_s=grace_s)
+    async def run(self, requests, grace_s=10.0, limit=None):
+        await self.loop.run(requests, stop=self.stop, halt=self.halt, grace_s=grace_s, limit=limit)
         return sorted((request for request, _ in self.kept), key=lambda request: request.index)
 
 
@@ -77,6 +83,17 @@ async def test_every_request_leaves_at_its_time_and_never_before(driven):
     assert all(chunks is not None for _, chunks in drive.kept)
 
 
+async def test_the_marks_before_sending_are_in_order_and_only_a_new_connection_has_its_own(driven):
+    async with running(answer) as engine:
+        drive = await driven(engine)
+        requests = await drive.run(schedule(0, 100))
+    assert [request.new_connection for request in requests] == [True, False]
+    first, second = requests
+    assert first.intended_ns <= first.dequeued_ns <= first.connected_ns <= first.sent_ns
+    assert second.intended_ns <= second.dequeued_ns <= second.sent_ns
+    assert second.connected_ns is None
+
+
 async def test_no_request_waits_for_a_response(driven):
     """Nobody is answered before all have arrived: a closed loop would never get there."""
     everyone = asyncio.Event()
@@ -91,6 +108,40 @@ async def test_no_request_waits_for_a_response(driven):
         drive = await driven(engine)
         requests = await drive.run(schedule(*[0.2 * k for k in range(100)]))
     assert {request.outcome for request in requests} == {"ok"}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_limit_holds_the_next_request_back_until_an_answer_has_ended(driven, closed):
+    unanswered, most = 0, 0
+
+    async def script(request, conversation):
+        nonlocal unanswered, most
+        unanswered += 1
+        most = max(most, unanswered)
+        await asyncio.sleep(0.02)
+        unanswered -= 1
+        await conversation.send(ANSWER)
+
+    async with running(script) as engine:
+        drive = await driven(engine)
+        requests = await drive.run(schedule(*[0] * 6), limit=Limit(requests=2, closed=closed))
+    assert {request.outcome for request in requests} == {"ok"}
+    assert most == 2
+    ends = sorted(request.end_ns for request in requests)
+    for turn, request in enumerate(requests[2:]):
+        assert request.dequeued_ns >= ends[turn]
+        assert request.intended_ns == (request.dequeued_ns if closed else 0)
+
+
+async def test_a_stop_is_heard_by_a_request_that_is_held_back(driven):
+    async def script(request, conversation):
+        drive.stop.set()
+        await conversation.until_left()
+
+    async with running(script) as engine:
+        drive = await driven(engine)
+        requests = await drive.run(schedule(0, 0), grace_s=0.0, limit=Limit(requests=1, closed=False))
+    assert [request.outcome for request in requests] == ["cancelled", "unsent"]
 
 
 async def test_what_is_late_is_sent_at_once_and_lateness_does_not_add_up(driven):

@@ -9,7 +9,7 @@ from loadgen.drive.evidence import record, unsent
 from protocol.records import ScheduledRequest
 from tests.scripted_engine import DONE, token
 
-REQUEST = ScheduledRequest(index=4, at_ns=1_000, prompt_tokens=50, output_tokens=3, prompt_seed=3)
+REQUEST = ScheduledRequest(index=4, at_ns=1_000, prompt_tokens=50, output_tokens=3, segments=((3, 50),))
 OUTGOING = Outgoing(request_id="r-4", trace_id="ab" * 16, wire=b"")
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
 USAGE = (

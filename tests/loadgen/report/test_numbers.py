@@ -2,12 +2,14 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analyze.stats import Quantile
-from loadgen.report.numbers import duration, interval, number, percent, quantile
+from loadgen.analyze.summary import summarise
+from loadgen.report.numbers import duration, interval, load, number, percent, quantile
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,12 @@ def test_a_quantile_and_its_bounds():
     assert interval(Quantile(value=1.0, high=2.0)) == "unbounded – 2.00 s"
     refused = Quantile(value=None, refused="n = 1, needs 5")
     assert (quantile(refused), interval(refused)) == ("–", "")
+
+
+def test_a_load_says_its_rate_and_family_or_that_it_is_a_closed_loop(made):
+    found = summarise(made.evidence([made.request(k, at_ms=1000 * k) for k in range(3)]))
+    assert load(found) == "1.00 requests/s scheduled, 1.00/s sent"
+    family = msgspec.structs.replace(found, arrivals="gamma:rate=1,cv=2")
+    assert load(family) == "1.00 requests/s scheduled by gamma:rate=1,cv=2, 1.00/s sent"
+    closed = msgspec.structs.replace(found, arrivals="closed", concurrency=8)
+    assert load(closed) == "CLOSED LOOP, 8 requests at once: a slow server is asked for less; 1.00/s sent"

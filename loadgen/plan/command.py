@@ -1,0 +1,281 @@
+"""The command-line verb `plan`: its arguments, which `run` shares as far as they name traffic, and what it prints.
+
+Bad input is one line on standard error and exit status 2; nothing else is decided here. What draws and fits is
+imported where it is needed, since a run of a given schedule has no use for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+from loadgen.plan.arrivals import Arrivals, parse_arrivals
+from loadgen.plan.experiment import PLAN, Arm, Experiment, Level, Plan, TrafficChoice, parse_experiment
+from loadgen.plan.schedule import Schedule
+from loadgen.plan.schedule_file import decode_schedule, encode_schedule
+from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, Source, columns
+from loadgen.record import digest
+from loadgen.workload.traces import FORMATS, Trace, read_trace
+from protocol.records import ScheduleHeader
+
+_REFUSED = 2
+
+_DURATION_S = 60.0
+_REPEATS = 5
+_MANY = 100
+"""Requests from which on a pattern in their times is none by chance."""
+
+
+def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = True) -> None:
+    """What is sent and when, for the verbs that take a single schedule."""
+    traffic = parser.add_mutually_exclusive_group(required=sources)
+    traffic.add_argument("--workload", metavar="NAME_OR_FILE", help="a workload that comes with weir, or a file")
+    traffic.add_argument("--trace", type=Path, metavar="FILE", help="request log to replay")
+    traffic.add_argument("--lengths", metavar="PROMPT:OUTPUT", help="tokens, as 512:128 or 100-900:1-64")
+    traffic.add_argument("--schedule", type=Path, metavar="FILE", help="schedule made by `weir plan`")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="format of --trace")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--arrivals", metavar="FAMILY:NAME=VALUE,…", help="as gamma:rate=5,cv=2 (the traffic's own)")
+    when.add_argument("--concurrency", metavar="N", type=int, help="closed loop: requests under way at any time")
+    parser.add_argument("--requests", type=int, metavar="N", help="of a closed loop, in all")
+    parser.add_argument("--duration", type=float, metavar="S", help="seconds of run time (60)")
+    parser.add_argument("--start", type=float, metavar="S", help="second of the traffic to start at (0)")
+    parser.add_argument("--rate-scale", type=float, metavar="X", help="times the traffic's own rate (1)")
+    parser.add_argument("--seed", type=int, help="seed of traffic, arrivals, text and order (0)")
+    parser.add_argument("--text-seed", type=int, help="schedules share text only where it is equal (as --seed)")
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """`weir plan TRAFFIC -o FILE`, `weir plan TRAFFIC --arm … -o DIR`, `weir plan EXPERIMENT.yaml -o DIR`."""
+    parser.add_argument("experiment", nargs="?", type=Path, metavar="EXPERIMENT", help="YAML, in place of all below")
+    add_traffic_arguments(parser, sources=False)
+    parser.add_argument("--arm", action="append", metavar="NAME=URL", help="plan an experiment; give one for each arm")
+    parser.add_argument("--model", help="of all arms")
+    parser.add_argument("--levels", metavar="X,…", help="loads: times the rate, or requests at once (--requests)")
+    parser.add_argument("--repeats", type=int, help=f"of every arm at every level ({_REPEATS})")
+    parser.add_argument("--order", choices=("random", "abba"), help="in which cells are run (random)")
+    parser.add_argument("--name", help="of the experiment")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="schedule file, or directory, to write")
+
+
+def _refusing(verb: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    @wraps(verb)
+    def guarded(ns: argparse.Namespace) -> int:
+        try:
+            return verb(ns)
+        except (ValueError, OSError) as error:
+            _say(f"weir plan: {error}")
+            return _REFUSED
+
+    return guarded
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+@_refusing
+def plan(ns: argparse.Namespace) -> int:
+    """Writes a schedule and prints its identity, or a whole experiment and prints what it has."""
+    if ns.experiment is not None or ns.arm:
+        experiment = _experiment(ns)
+        from loadgen.plan.writing import write_plan
+
+        _tell_shared_engines(experiment)
+        source, arrivals = _traffic(experiment.traffic)
+        command = shlex.join(["weir", *sys.argv[1:]])
+        sys.stdout.write(_described(write_plan(experiment, source, arrivals, ns.out, command=command)))
+        return 0
+    alone = [name for name in ("levels", "repeats", "order", "name", "model") if getattr(ns, name) is not None]
+    if alone:
+        raise ValueError(f"--{alone[0]} belongs to an experiment: give --arm NAME=URL, or drop it")
+    content, schedule = schedule_of(ns)
+    ns.out.write_bytes(content)
+    sys.stdout.write(f"{ns.out}: {summary(schedule)}\nsha256 {digest(ns.out).sha256}\n")
+    return 0
+
+
+def summary(schedule: Schedule) -> str:
+    """One line about a schedule."""
+    header, tokens = schedule.header, (schedule.prompt_tokens.sum(), schedule.output_tokens.sum())
+    seconds = header.duration_ns / 1e9
+    when = (
+        f"in {seconds:g} s ({len(schedule) / seconds:.3g}/s)"
+        if seconds
+        else f"closed loop, {header.concurrency} at once"
+    )
+    if header.arrivals not in ("own", "closed"):
+        when += f" by {header.arrivals}"
+    return (
+        f"{header.source}, seed {header.seed}: {len(schedule)} requests {when},"
+        f" {tokens[0]} prompt and {tokens[1]} output tokens"
+    )
+
+
+def _described(plan: Plan) -> str:
+    experiment, requests = plan.file.experiment, [planned.requests for planned in plan.file.schedules]
+    return (
+        f"{plan.directory}: {experiment.name}, {len(experiment.arms)} arms x {len(experiment.levels)} levels x"
+        f" {experiment.repeats} repeats = {len(plan.file.cells)} cells in {experiment.order} order,"
+        f" {min(requests)} to {max(requests)} requests each\n"
+        f"sha256 {digest(plan.directory / PLAN).sha256}\n"
+    )
+
+
+def schedule_of(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
+    """The schedule that the arguments of `add_traffic_arguments` name: its file's bytes, and what they say.
+
+    Raises ValueError and OSError, whose text tells the user what is wrong.
+    """
+    if ns.schedule is not None:
+        return _given(ns)
+    from loadgen.plan.making import make, make_closed
+
+    part = Part(
+        seed=ns.seed or 0,
+        duration_s=_DURATION_S if ns.duration is None else ns.duration,
+        start_s=ns.start or 0.0,
+        rate_scale=1.0 if ns.rate_scale is None else ns.rate_scale,
+        text_seed=ns.text_seed,
+    )
+    source, arrivals = _traffic(_choice(ns))
+    if ns.concurrency is None:
+        if ns.requests is not None:
+            raise ValueError("--requests belongs to --concurrency: an open loop has as many as come")
+        schedule = make(source, part, arrivals).schedule
+    elif ns.requests is None or ns.duration is not None or ns.rate_scale is not None:
+        raise ValueError("--concurrency needs --requests, and takes no --duration and no --rate-scale")
+    else:
+        schedule = make_closed(source, part, concurrency=ns.concurrency, requests=ns.requests)
+    _tell_peculiarities(source.name, schedule.header)
+    return encode_schedule(schedule), schedule
+
+
+def _tell_peculiarities(name: str, header: ScheduleHeader) -> None:
+    if header.raised:
+        _say(f"{name}: {header.raised} requests with 0 tokens in or out count as 1")
+    phases = [check for check in header.self_test if check.name.startswith("phase_")]
+    special = [f"{c.name} is {c.value:.3g}, at most {c.high:.3g} by chance" for c in phases if c.value > c.high]
+    if special and header.requests >= _MANY:
+        _say(f"{name}: its times lie on a grid and are replayed so ({'; '.join(special)})")
+
+
+_BESIDE_SCHEDULE = (
+    "format",
+    "arrivals",
+    "concurrency",
+    "requests",
+    "duration",
+    "start",
+    "rate_scale",
+    "seed",
+    "text_seed",
+)
+
+
+def _given(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
+    given = [name for name in _BESIDE_SCHEDULE if getattr(ns, name) is not None]
+    if given:
+        raise ValueError(f"--schedule is complete: drop --{given[0].replace('_', '-')}")
+    content = ns.schedule.read_bytes()
+    try:
+        return content, decode_schedule(content)
+    except ValueError as error:
+        raise ValueError(f"{ns.schedule}: {error}") from error
+
+
+def _choice(ns: argparse.Namespace) -> TrafficChoice:
+    if ns.workload is None and ns.trace is None and ns.lengths is None:
+        raise ValueError("say what to send: --workload, --trace, --lengths or --schedule")
+    return TrafficChoice(
+        workload=ns.workload,
+        trace=None if ns.trace is None else str(ns.trace),
+        format=ns.format,
+        lengths=ns.lengths,
+        arrivals=ns.arrivals,
+        start_s=ns.start or 0.0,
+        duration_s=_DURATION_S if ns.duration is None else ns.duration,
+        requests=ns.requests,
+    )
+
+
+def _traffic(choice: TrafficChoice) -> tuple[Source, Arrivals | None]:
+    arrivals = None if choice.arrivals is None else parse_arrivals(choice.arrivals)
+    if choice.lengths is not None:
+        return Lengths.parse(choice.lengths), arrivals
+    if choice.workload is not None:
+        from loadgen.workload.description import load_workload, shipped
+
+        return Drawn(load_workload(shipped(choice.workload) or Path(choice.workload))), arrivals
+    assert choice.trace is not None, "a choice has exactly one source"
+    if choice.format is None:
+        raise ValueError(f"--trace needs --format: one of {', '.join(sorted(FORMATS))}")
+    trace = read_trace(Path(choice.trace), choice.format)
+    _tell_left_out(trace)
+    return Replayed(name=trace.name, sha256=trace.sha256, requests=columns(trace.rows)), arrivals
+
+
+def _tell_left_out(trace: Trace) -> None:
+    if trace.without_usage:
+        _say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
+
+
+def _experiment(ns: argparse.Namespace) -> Experiment:
+    if ns.experiment is not None:
+        return _read_experiment(ns)
+    if ns.model is None:
+        raise ValueError("--arm needs --model")
+    if ns.schedule is not None or ns.concurrency is not None or ns.rate_scale is not None or ns.text_seed is not None:
+        raise ValueError(
+            "an experiment makes its schedules: say loads as --levels, and drop --schedule and --text-seed"
+        )
+    return Experiment(
+        schema="weir.experiment/1",
+        name=ns.name or ns.out.name,
+        seed=ns.seed or 0,
+        order=ns.order or "random",
+        repeats=_REPEATS if ns.repeats is None else ns.repeats,
+        traffic=_choice(ns),
+        levels=[_level(text, closed=ns.requests is not None) for text in (ns.levels or "1").split(",")],
+        arms=[_arm(text, ns.model) for text in ns.arm],
+    )
+
+
+def _read_experiment(ns: argparse.Namespace) -> Experiment:
+    beside = [name for name, value in vars(ns).items() if value is not None and name not in ("experiment", "out")]
+    if beside:
+        raise ValueError(f"{ns.experiment} says everything: drop --{beside[0].replace('_', '-')}")
+    try:
+        return parse_experiment(ns.experiment.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ValueError(f"{ns.experiment}: {error}") from error
+
+
+def _tell_shared_engines(experiment: Experiment) -> None:
+    """All arms get the same text, so one that comes second at the same engine finds it in the prefix cache."""
+    by_url: dict[str, list[str]] = {}
+    for arm in experiment.arms:
+        by_url.setdefault(arm.url, []).append(arm.name)
+    for url, arms in by_url.items():
+        if len(arms) > 1:
+            _say(f"{url} serves {' and '.join(arms)}: flush its prefix cache between cells, they send the same text")
+
+
+def _level(text: str, *, closed: bool) -> Level:
+    try:
+        if closed:
+            return Level(name=f"c{int(text)}", concurrency=int(text))
+        return Level(name=f"x{float(text):g}", rate_scale=float(text))
+    except ValueError as error:
+        raise ValueError(f"--levels: {error}") from error
+
+
+def _arm(text: str, model: str) -> Arm:
+    name, sign, url = text.partition("=")
+    if not sign:
+        raise ValueError(f"--arm {text}: expected NAME=URL")
+    return Arm(name=name, url=url, model=model)

@@ -1,0 +1,124 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, rows
+from loadgen.workload.traffic import Requests
+from tests.loadgen.plan.test_schedule import requests
+
+RNG = np.random.default_rng
+
+
+@dataclass(frozen=True)
+class Even:
+    """A workload of one request per second, whose prompts say when they were drawn."""
+
+    name: str = "even"
+    rate_per_s: float = 1.0
+
+    def digest(self):
+        return "d" * 64
+
+    def draw(self, rng, *, start_s, duration_s, rate_scale):
+        at_s = np.arange(0, duration_s, 1 / (self.rate_per_s * rate_scale)) if self.rate_per_s else np.array([])
+        return Requests.unshared(at_s, rng.integers(1, 100, len(at_s)), np.full(len(at_s), 7))
+
+
+def log(*times, sha256="0" * 64):
+    prompts = [[(k, 3), (-1, 10 + k)] for k in range(len(times))]
+    return Replayed(name="log", sha256=sha256, requests=requests(prompts, at_s=times, sessions=range(len(times))))
+
+
+times = st.lists(st.floats(0, 100), max_size=30).map(sorted)
+
+
+@given(times, st.floats(0, 60), st.floats(0.1, 10))
+def test_a_replay_keeps_the_part_in_order_and_in_time(logged, start_s, rate_scale):
+    part = Part(seed=1, duration_s=5.0, start_s=start_s, rate_scale=rate_scale)
+    played = log(*logged).timed(RNG(0), part)
+    expected = [(k, at) for k, at in enumerate(logged) if start_s <= at < start_s + 5 * rate_scale]
+    assert played.at_s == pytest.approx([(at - start_s) / rate_scale for _, at in expected])
+    assert played.session.tolist() == [k for k, _ in expected]
+    assert played.prompt_tokens.tolist() == [13 + k for k, _ in expected]
+    assert played.segment_ids.tolist() == [each for k, _ in expected for each in (k, -1)]
+
+
+def test_the_first_requests_of_a_log_are_those_from_the_start_on():
+    part = Part(seed=1, duration_s=5.0, start_s=2.0)
+    assert log(0, 1, 2, 3, 4).first(RNG(0), part, 2).session.tolist() == [2, 3]
+    with pytest.raises(ValueError, match="log has 3 requests from 2 s on, 4 are wanted: lower the rate"):
+        log(0, 1, 2, 3, 4).first(RNG(0), part, 4)
+
+
+def test_a_workload_is_drawn_at_its_rate_and_as_densely_as_it_takes():
+    source = Drawn(Even())
+    assert (source.name, source.sha256, source.is_drawn) == ("even", "d" * 64, True)
+    part = Part(seed=1, duration_s=10.0, rate_scale=2.0)
+    assert len(source.timed(RNG(0), part)) == 20
+    assert len(source.first(RNG(0), part, 5)) == 5
+    many = source.first(RNG(0), part, 777)
+    assert len(many) == 777
+    assert np.array_equal(source.first(RNG(0), part, 777).prompt_tokens, many.prompt_tokens)
+
+
+def test_a_workload_without_requests_gives_none():
+    with pytest.raises(ValueError, match="even has next to no requests in 10 s from 3 s on"):
+        Drawn(Even(rate_per_s=0)).first(RNG(0), Part(seed=1, duration_s=10, start_s=3), 1)
+
+
+def test_lengths_lie_in_their_ranges_and_need_times_from_elsewhere():
+    lengths = Lengths.parse("100-900:64")
+    assert (lengths.name, len(lengths.sha256), lengths.is_drawn) == ("lengths 100-900:64", 64, False)
+    part = Part(seed=1, duration_s=1.0)
+    drawn = lengths.first(RNG(0), part, 5000)
+    assert (drawn.prompt_tokens.min(), drawn.prompt_tokens.max()) == (100, 900)
+    assert set(drawn.output_tokens.tolist()) == {64}
+    assert (drawn.segment_ids < 0).all()
+    with pytest.raises(ValueError, match="lengths have no times of their own: say when requests come with --arrivals"):
+        lengths.timed(RNG(0), part)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("512", "lengths '512': expected PROMPT:OUTPUT"),
+        ("a:5", "length 'a': expected a number of tokens, or LOW-HIGH"),
+        ("5-:5", "length '5-': expected a number of tokens"),
+        ("5:0", "length '0': need 1 <= LOW <= HIGH"),
+        ("5:9-3", "length '9-3': need 1 <= LOW <= HIGH"),
+    ],
+)
+def test_what_are_no_lengths_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        Lengths.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"duration_s": 0}, "duration_s is 0"),
+        ({"duration_s": float("inf")}, "duration_s is inf"),
+        ({"rate_scale": -1}, "rate_scale is -1"),
+        ({"rate_scale": float("nan")}, "rate_scale is nan"),
+        ({"start_s": -0.5}, r"start_s is -0\.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"text_seed": -1}, "text_seed is -1"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Part(**({"seed": 1, "duration_s": 50.0} | changes))
+
+
+def test_text_follows_the_seed_unless_it_has_its_own():
+    assert Part(seed=4, duration_s=1).texts == 4
+    assert Part(seed=4, duration_s=1, text_seed=0).texts == 0
+
+
+def test_consecutive_rows_keep_their_segments():
+    some = rows(log(0, 1, 2, 3).requests, 1, 3)
+    assert some.segment_offsets.tolist() == [0, 2, 4]
+    assert some.segment_tokens.tolist() == [3, 11, 3, 12]

@@ -137,6 +137,18 @@ def _report(arguments: argparse.Namespace) -> int:
     return report(arguments)
 
 
+def _define_preflight(parser: argparse.ArgumentParser) -> None:
+    from loadgen.preflight.command import add_preflight_arguments
+
+    add_preflight_arguments(parser)
+
+
+def _preflight(arguments: argparse.Namespace) -> int:
+    from loadgen.preflight.command import preflight
+
+    return preflight(arguments)
+
+
 def _define_demo(parser: argparse.ArgumentParser) -> None:
     from weir.demo import add_arguments
 
@@ -163,6 +175,7 @@ VERBS: dict[str, tuple[str, Define, Run]] = {
     "plan": ("make a schedule from a workload or a trace", _define_plan, _plan),
     "run": ("replay a schedule against a URL and keep the evidence", _define_run, _run),
     "report": ("analyse a run directory and render its report", _define_report, _report),
+    "preflight": ("compare an engine, or its command line, with what it should be", _define_preflight, _preflight),
     "demo": ("the whole loop on this machine: engines, gateway, traffic, report", _define_demo, _demo),
 }
 """Verb → what it does, its arguments, its body."""

@@ -1,8 +1,9 @@
 """Sends a schedule: every request leaves at its own time, whatever became of the others.
 
 One coroutine walks the schedule against the monotonic clock, so lateness never adds up. It waits for a
-response only under a limit that was asked for, or in a closed loop, where that is the schedule. Bodies are made ahead of their time, within a small window; a
-request that is late all the same is sent at once, and its record shows by how much.
+response only under a limit that was asked for, or in a closed loop, where that is the schedule. Bodies are
+made ahead of their time, within a small window; a request that is late all the same is sent at once, and its
+record shows by how much.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+"""Reads the command line of an engine and says what is wrong with it. Pure: text in, findings out.
+
+Knows the mistakes that circulate in articles, and every flag of the pinned versions (`known_flags/`, from the engines'
+own parsers), so that a misspelt one gets the flag that was meant.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+
+VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One mistake: the words at fault, what is wrong with them, and what to write instead."""
+
+    words: str
+    wrong: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mistake:
+    """`kinds` are the engines it is one for; with `value`, only where the flag has that value (`*`: any)."""
+
+    flag: str
+    kinds: tuple[str, ...]
+    wrong: str
+    instead: str
+    value: str | None = None
+
+
+_BOTH = ("vllm", "sglang")
+_MISTAKES = (
+    _Mistake(
+        flag="--disable-log-stats",
+        kinds=("vllm",),
+        wrong="takes every vllm: series out of /metrics, and ends the engine beside --otlp-traces-endpoint",
+        instead="leave it out",
+    ),
+    _Mistake(
+        flag="--disable-log-requests",
+        kinds=("vllm",),
+        wrong="was removed: requests are not logged unless --enable-log-requests asks for it",
+        instead="leave it out",
+    ),
+    _Mistake(
+        flag="--disable-fastapi",
+        kinds=_BOTH,
+        wrong="has never existed: the server of both engines is FastAPI",
+        instead="leave it out (vLLM's --disable-fastapi-docs takes away /docs)",
+    ),
+    _Mistake(
+        flag="--enable-chunked-prefill",
+        kinds=("vllm",),
+        value="*",
+        wrong="is a switch and takes no value; it is on by default",
+        instead="leave it out, or --no-enable-chunked-prefill",
+    ),
+    _Mistake(
+        flag="--enable-prefix-caching",
+        kinds=("vllm",),
+        value="*",
+        wrong="is a switch and takes no value; it is on by default",
+        instead="--enable-prefix-caching, or --no-enable-prefix-caching",
+    ),
+    _Mistake(
+        flag="--tp",
+        kinds=("sglang",),
+        wrong="is an abbreviation that the next new flag can make ambiguous",
+        instead="--tp-size",
+    ),
+    _Mistake(
+        flag="--enable-dp-attention",
+        kinds=("sglang",),
+        wrong="is a deprecated spelling",
+        instead="--attn-dp-size",
+    ),
+)
+
+_MODULES = {
+    "vllm.entrypoints.api_server": "is a demonstration without /v1 and without most of the flags, and no longer there",
+    "vllm.entrypoints.openai.api_server": "is a deprecated way in",
+}
+
+
+def kind_of(words: list[str]) -> str | None:
+    """Which engine a command line starts."""
+    if any(word.startswith("sglang") for word in words):
+        return "sglang"
+    if any(word == "vllm" or word.endswith("/vllm") or word.startswith("vllm.") for word in words):
+        return "vllm"
+    return None
+
+
+def examine(text: str) -> tuple[str, list[Finding]]:
+    """The kind of engine, and what is wrong with its command line: a shell's, or one of a unit or compose file.
+
+    Raises ValueError for a text that starts neither engine.
+    """
+    words = _words(text)
+    kind = kind_of(words)
+    if kind is None:
+        raise ValueError(
+            "this starts neither vLLM nor SGLang: expected `vllm serve …` or `python -m sglang.launch_server …`"
+        )
+    found = [
+        Finding(words=f"-m {word}", wrong=_MODULES[word], instead="vllm serve MODEL")
+        for word in words
+        if word in _MODULES
+    ]
+    for position, word in enumerate(words):
+        if word.startswith("--"):
+            flag, _, value = word.partition("=")
+            following = words[position + 1] if position + 1 < len(words) else ""
+            found += _judge(kind, flag, value or ("" if following.startswith("-") else following))
+    return kind, found
+
+
+def _words(text: str) -> list[str]:
+    """Without line ends, the brackets and commas of lists, and what a unit puts before its command."""
+    joined = text.replace("\\\n", " ").replace("ExecStart=", " ")
+    return [word.strip("[],") for word in shlex.split(joined, comments=True) if word.strip("[],")]
+
+
+def _judge(kind: str, flag: str, value: str) -> list[Finding]:
+    for mistake in _MISTAKES:
+        if mistake.flag == flag and kind in mistake.kinds and (mistake.value is None or value):
+            words = f"{flag} {value}" if mistake.value is not None or value in ("True", "False") else flag
+            return [Finding(words=words, wrong=mistake.wrong, instead=mistake.instead)]
+    spelled = flag.replace("_", "-")
+    known = known_flags(kind)
+    if spelled not in known:
+        near = get_close_matches(spelled, known, n=1)
+        other = next((one for one in VERSIONS if one != kind and spelled in known_flags(one)), None)
+        wrong = f"is no flag of {kind} {VERSIONS[kind]}" + (f" but of {other}" if other else "")
+        return [Finding(words=flag, wrong=wrong, instead=f"{near[0]}?" if near else "leave it out")]
+    if value in ("True", "False") and kind == "vllm" and f"--no-{spelled[2:]}" in known:
+        wrong = "is a switch and takes no value"
+        return [
+            Finding(words=f"{flag} {value}", wrong=wrong, instead=spelled if value == "True" else f"--no-{spelled[2:]}")
+        ]
+    return []
+
+
+@cache
+def known_flags(kind: str) -> frozenset[str]:
+    """Every long flag of the pinned version, from its own parser."""
+    return frozenset((files(__package__) / "known_flags" / f"{kind}.txt").read_text(encoding="ascii").split())

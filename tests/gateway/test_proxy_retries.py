@@ -260,7 +260,8 @@ async def test_a_second_endpoint_is_asked_when_the_first_is_late_and_the_first_t
             assert set(gateway.breakers().values()) == {"closed"}
     assert [len(left.requests), len(right.requests)] == [1, 1], "a hedge is for another endpoint"
     assert (record.attempts, record.outcome) == (2, "ok")
-    assert pause_s(record) >= 0.05
+    # Timers of the event loop tick in milliseconds.
+    assert pause_s(record) >= 0.049
 
 
 async def test_the_first_endpoint_may_still_win_after_the_second_was_asked(start_gateway: StartGateway) -> None:

@@ -1,4 +1,4 @@
-"""The command-line verbs `fit`, `plan` and `run`: their arguments, and what they print.
+"""The command-line verbs `fit` and `run`: their arguments, and what they print.
 
 Bad input is one line on standard error and exit status 2; nothing else is decided here.
 """
@@ -21,15 +21,13 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from loadgen.plan.command import add_plan_arguments as add_plan_arguments
-from loadgen.plan.command import add_traffic_arguments, schedule_of
-from loadgen.plan.command import plan as plan
+from loadgen.plan.command import add_traffic_arguments, say, schedule_of, tell_left_out
 from loadgen.procedure import RunError, RunRequest
 from loadgen.procedure import run as run_procedure
 from loadgen.record import read_manifest, read_requests
 from loadgen.workload.description import Source, dump_workload
 from loadgen.workload.fit import fit_workload
-from loadgen.workload.traces import FORMATS, Trace, read_trace
+from loadgen.workload.traces import FORMATS, read_trace
 
 _REFUSED = 2
 _INTERRUPTED = 130
@@ -55,7 +53,7 @@ def _refusing(verb: _Verb) -> _Verb:
         try:
             return verb(ns)
         except (RunError, ValueError, OSError) as error:
-            _say(f"weir {verb.__name__}: {error}")
+            say(f"weir {verb.__name__}: {error}")
             return _REFUSED
 
     return guarded
@@ -63,10 +61,6 @@ def _refusing(verb: _Verb) -> _Verb:
 
 def _command_line() -> str:
     return shlex.join(["weir", *sys.argv[1:]])
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +79,9 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 def fit(ns: argparse.Namespace) -> int:
     """Fits a workload description to a trace and says how well it fits."""
     trace = read_trace(ns.trace, ns.format)
-    _tell_left_out(trace)
+    tell_left_out(trace)
+    if trace.zero_rows:
+        say(f"{trace.name}: {trace.zero_rows} requests with 0 tokens in or out count as 1")
     known = _KNOWN_SOURCES.get(ns.format, {})
     source = Source(
         dataset=ns.dataset or known.get("dataset", "not stated"),
@@ -110,13 +106,6 @@ def fit(ns: argparse.Namespace) -> int:
     return 0
 
 
-def _tell_left_out(trace: Trace) -> None:
-    if trace.without_usage:
-        _say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
-    if trace.zero_rows:
-        _say(f"{trace.name}: {trace.zero_rows} requests with 0 tokens in or out count as 1")
-
-
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """`weir run --url U --model M (--workload | --trace | --schedule) …`."""
     parser.add_argument("--url", required=True, help="gateway or engine, without /v1")
@@ -126,6 +115,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="of one request (600)")
     parser.add_argument(
         "--grace", type=float, default=10.0, metavar="S", help="for requests in flight when stopped (10)"
+    )
+    parser.add_argument(
+        "--max-connections", type=int, metavar="N", help="most requests in flight; what waits for it is late (no limit)"
     )
 
 
@@ -147,6 +139,7 @@ def run(ns: argparse.Namespace) -> int:
         command=["weir", *sys.argv[1:]],
         timeout_s=ns.timeout,
         grace_s=ns.grace,
+        max_connections=ns.max_connections,
         api_key=os.environ.get("WEIR_API_KEY"),
     )
     directory = uvloop.run(_until_signalled(request))

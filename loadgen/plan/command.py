@@ -68,13 +68,14 @@ def _refusing(verb: Callable[[argparse.Namespace], int]) -> Callable[[argparse.N
         try:
             return verb(ns)
         except (ValueError, OSError) as error:
-            _say(f"weir plan: {error}")
+            say(f"weir plan: {error}")
             return _REFUSED
 
     return guarded
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """A remark beside the result."""
     sys.stderr.write(text + "\n")
 
 
@@ -157,11 +158,11 @@ def schedule_of(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
 
 def _tell_peculiarities(name: str, header: ScheduleHeader) -> None:
     if header.raised:
-        _say(f"{name}: {header.raised} requests with 0 tokens in or out count as 1")
+        say(f"{name}: {header.raised} requests with 0 tokens in or out count as 1")
     phases = [check for check in header.self_test if check.name.startswith("phase_")]
     special = [f"{c.name} is {c.value:.3g}, at most {c.high:.3g} by chance" for c in phases if c.value > c.high]
     if special and header.requests >= _MANY:
-        _say(f"{name}: its times lie on a grid and are replayed so ({'; '.join(special)})")
+        say(f"{name}: its times lie on a grid and are replayed so ({'; '.join(special)})")
 
 
 _BESIDE_SCHEDULE = (
@@ -215,13 +216,14 @@ def _traffic(choice: TrafficChoice) -> tuple[Source, Arrivals | None]:
     if choice.format is None:
         raise ValueError(f"--trace needs --format: one of {', '.join(sorted(FORMATS))}")
     trace = read_trace(Path(choice.trace), choice.format)
-    _tell_left_out(trace)
+    tell_left_out(trace)
     return Replayed(name=trace.name, sha256=trace.sha256, requests=columns(trace.rows)), arrivals
 
 
-def _tell_left_out(trace: Trace) -> None:
+def tell_left_out(trace: Trace) -> None:
+    """What of a log has no place in a schedule or a fit."""
     if trace.without_usage:
-        _say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
+        say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
 
 
 def _experiment(ns: argparse.Namespace) -> Experiment:
@@ -262,7 +264,7 @@ def _tell_shared_engines(experiment: Experiment) -> None:
         by_url.setdefault(arm.url, []).append(arm.name)
     for url, arms in by_url.items():
         if len(arms) > 1:
-            _say(f"{url} serves {' and '.join(arms)}: flush its prefix cache between cells, they send the same text")
+            say(f"{url} serves {' and '.join(arms)}: flush its prefix cache between cells, they send the same text")
 
 
 def _level(text: str, *, closed: bool) -> Level:

@@ -70,7 +70,7 @@ class TrafficChoice(_Part, frozen=True, kw_only=True):
     trace: str | None = None
     """A request log."""
     format: str | None = None
-    """Of the trace; found out when None."""
+    """Of the trace, which needs one."""
     lengths: str | None = None
     """`PROMPT:OUTPUT`, as 512:128 or 100-900:1-64."""
     arrivals: str | None = None

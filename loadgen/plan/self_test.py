@@ -2,7 +2,7 @@
 
 Hides the statistics. Each check gives a value and a band, and a check with too little to go by is not judged. It
 knows the law only as formulas, so a generator that repeats gaps, drifts, aligns to the clock or fixes its count is
-found out. Of 42,000 right schedules, 3,000 in each of 14 settings, five were refused.
+found out.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from loadgen import commands, record
+from loadgen.report.command import write_report
 from loadgen.workload.description import load_workload
 from tests.loadgen.test_procedure import serve
 from tests.scripted_engine import running
@@ -84,6 +85,47 @@ async def test_a_run_prints_its_directory_and_what_became_of_it(tmp_path, log):
     assert record.verify(tmp_path / "run") == []
     assert {request.headers["authorization"] for request in engine.requests} == {"Bearer secret"}
     assert "secret" not in (tmp_path / "run" / record.MANIFEST).read_text()
+
+
+@pytest.mark.parametrize(
+    ("loop", "arrivals"),
+    [
+        (["--concurrency", "2", "--requests", "6"], "closed"),
+        (["--arrivals", "constant:rate=1000", "--duration", "0.006", "--max-connections", "2"], "constant:rate=1000"),
+    ],
+)
+async def test_a_loop_with_a_limit_has_no_more_requests_at_once(tmp_path, loop, arrivals):
+    """A closed loop has its own; an open one may be given one, and is late then."""
+    at_once, most = 0, 0
+
+    async def counting(received, conversation):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await serve(received, conversation)
+        at_once -= 1
+
+    async with running(counting) as engine:
+        process = await weir_run(engine, tmp_path, "--lengths", "20:2", *loop)
+        _, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert most <= 2
+    requests = list(record.read_requests(tmp_path / "run"))
+    assert [request.outcome for request in requests] == ["ok"] * 6
+    ends = sorted(request.end_ns for request in requests)
+    assert all(request.dequeued_ns >= ends[turn] for turn, request in enumerate(requests[2:]))
+    summary, page = write_report(tmp_path / "run")
+    assert summary.arrivals == arrivals
+    assert ("CLOSED LOOP" in page.read_text()) is (arrivals == "closed")
+
+
+async def test_a_closed_loop_takes_no_other_limit(tmp_path):
+    async with running(serve) as engine:
+        loop = ("--lengths", "20:2", "--concurrency", "2", "--requests", "6", "--max-connections", "3")
+        process = await weir_run(engine, tmp_path, *loop)
+        _, err = await process.communicate()
+    assert process.returncode == 2
+    assert b"drop --max-connections" in err
 
 
 @pytest.mark.parametrize(

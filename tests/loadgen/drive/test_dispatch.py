@@ -113,12 +113,16 @@ async def test_no_request_waits_for_a_response(driven):
 @pytest.mark.parametrize("closed", [False, True])
 async def test_a_limit_holds_the_next_request_back_until_an_answer_has_ended(driven, closed):
     unanswered, most = 0, 0
+    pair = asyncio.Event()
 
     async def script(request, conversation):
+        """Nobody is answered before two are there; a third would be seen beside them."""
         nonlocal unanswered, most
         unanswered += 1
         most = max(most, unanswered)
-        await asyncio.sleep(0.02)
+        if len(engine.requests) == 2:
+            pair.set()
+        await pair.wait()
         unanswered -= 1
         await conversation.send(ANSWER)
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from loadgen.preflight.command_line import Finding, examine
+from loadgen.preflight.command_line import Finding, examine, known_flags
 from loadgen.preflight.engine import Engine, EngineUnknown, ask
 from loadgen.preflight.settings import Verdict, compare, read_settings
 
@@ -36,6 +36,8 @@ def preflight(ns: argparse.Namespace) -> int:
 
 
 def _command(ns: argparse.Namespace) -> int:
+    if ns.config is not None:
+        raise ValueError(f"--config {ns.config} belongs to --engine: drop it")
     text = Path(ns.command[1:]).read_text(encoding="utf-8") if ns.command.startswith("@") else ns.command
     kind, findings = examine(text)
     if ns.json:
@@ -52,12 +54,12 @@ def _told(finding: Finding) -> str:
 def _engine(ns: argparse.Namespace) -> int:
     engine = ask(ns.engine)
     settings = read_settings(ns.config.read_text(encoding="utf-8")) if ns.config else []
-    verdicts = compare(engine.kind, settings, engine.effective)
+    verdicts = compare(settings, engine.effective, known_flags(engine.kind))
     if ns.json:
         _print_json(_as_data(engine, verdicts))
     else:
         _print_verdicts(engine, verdicts)
-    return DIFFERENT if any(verdict.result == "differs" for verdict in verdicts) else OK
+    return DIFFERENT if any(verdict.result in ("differs", "unknown") for verdict in verdicts) else OK
 
 
 def _as_data(engine: Engine, verdicts: list[Verdict]) -> dict[str, object]:
@@ -88,6 +90,8 @@ def _print_verdicts(engine: Engine, verdicts: list[Verdict]) -> None:
             out.append(f"  ok           {name}  {expected}")
         elif verdict.result == "not visible":
             out.append(f"  not visible  {name}  {expected}")
+        elif verdict.result == "unknown":
+            out += [f"  UNKNOWN      {name}  {expected}", f"               fix: {verdict.fix}"]
         else:
             out += [f"  DIFFERS      {name}  {verdict.found}, expected {expected}"]
             out += [f"               why: {verdict.setting.reason}"] if verdict.setting.reason else []

@@ -26,13 +26,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mistake:
-    """`kinds` are the engines it is one for; with `value`, only where the flag has that value (`*`: any)."""
+    """`kinds` are the engines it is one for; a `switch` is one only where it has a value."""
 
     flag: str
     kinds: tuple[str, ...]
     wrong: str
     instead: str
-    value: str | None = None
+    switch: bool = False
 
 
 _BOTH = ("vllm", "sglang")
@@ -58,14 +58,14 @@ _MISTAKES = (
     _Mistake(
         flag="--enable-chunked-prefill",
         kinds=("vllm",),
-        value="*",
+        switch=True,
         wrong="is a switch and takes no value; it is on by default",
         instead="leave it out, or --no-enable-chunked-prefill",
     ),
     _Mistake(
         flag="--enable-prefix-caching",
         kinds=("vllm",),
-        value="*",
+        switch=True,
         wrong="is a switch and takes no value; it is on by default",
         instead="--enable-prefix-caching, or --no-enable-prefix-caching",
     ),
@@ -129,21 +129,28 @@ def _words(text: str) -> list[str]:
 
 
 def _judge(kind: str, flag: str, value: str) -> list[Finding]:
+    # Another word behind a switch belongs to the command, not to the switch.
+    switched = value.lower() in ("true", "false")
     for mistake in _MISTAKES:
-        if mistake.flag == flag and kind in mistake.kinds and (mistake.value is None or value):
-            words = f"{flag} {value}" if mistake.value is not None or value in ("True", "False") else flag
+        if mistake.flag == flag and kind in mistake.kinds and (switched or not mistake.switch):
+            words = f"{flag} {value}" if switched else flag
             return [Finding(words=words, wrong=mistake.wrong, instead=mistake.instead)]
-    spelled = flag.replace("_", "-")
+    # vLLM reads --a.b as a member of the JSON that --a takes.
+    spelled = flag.partition(".")[0].replace("_", "-")
     known = known_flags(kind)
     if spelled not in known:
         near = get_close_matches(spelled, known, n=1)
         other = next((one for one in VERSIONS if one != kind and spelled in known_flags(one)), None)
         wrong = f"is no flag of {kind} {VERSIONS[kind]}" + (f" but of {other}" if other else "")
         return [Finding(words=flag, wrong=wrong, instead=f"{near[0]}?" if near else "leave it out")]
-    if value in ("True", "False") and kind == "vllm" and f"--no-{spelled[2:]}" in known:
+    if switched and kind == "vllm" and f"--no-{spelled[2:]}" in known:
         wrong = "is a switch and takes no value"
         return [
-            Finding(words=f"{flag} {value}", wrong=wrong, instead=spelled if value == "True" else f"--no-{spelled[2:]}")
+            Finding(
+                words=f"{flag} {value}",
+                wrong=wrong,
+                instead=spelled if value.lower() == "true" else f"--no-{spelled[2:]}",
+            )
         ]
     return []
 

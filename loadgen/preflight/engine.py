@@ -6,6 +6,7 @@ The one module of preflight that asks over HTTP. SGLang tells everything at /ser
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -49,15 +50,16 @@ def ask(url: str) -> Engine:
 def _vllm(client: httpx.Client, version: str) -> Engine:
     info = _json(client, "/server_info?config_format=json")
     if info is not None:
-        return Engine(kind="vllm", version=version, effective=_flat(info["vllm_config"]))
+        return Engine(kind="vllm", version=version, effective=_flat(info.get("vllm_config")))
     effective: dict[str, Value] = {}
     for sample in parse(client.get("/metrics").text):
         if sample.name == "vllm:cache_config_info":
             effective |= sample.labels
-    models = client.get("/v1/models")
-    if models.status_code == 200:
-        first = models.json()["data"][0]
-        effective |= {"served_model_name": first["id"], "model": first["root"], "max_model_len": first["max_model_len"]}
+    models = (_json(client, "/v1/models") or {}).get("data")
+    if isinstance(models, list) and models and isinstance(models[0], dict):
+        first = models[0]
+        effective |= {"served_model_name": first.get("id"), "model": first.get("root")}
+        effective["max_model_len"] = first.get("max_model_len")
     hint = "vLLM shows the rest only when it is started with VLLM_SERVER_DEV_MODE=1, which also opens its admin routes"
     return Engine(kind="vllm", version=version, effective=effective, hint=hint)
 
@@ -75,14 +77,16 @@ def _json(client: httpx.Client, path: str) -> dict[str, object] | None:
 
 
 def _flat(config: object) -> dict[str, Value]:
-    """Every single value, whatever group it is in: no two groups of vLLM have a flag of the same name."""
-    return dict(_leaves(config))
+    """Every single value by its name, whatever group it is in; by group and name where two groups share the name."""
+    leaves = list(_leaves(config, ""))
+    seen = Counter(name for _, name, _ in leaves)
+    return {name if seen[name] == 1 or not group else f"{group}.{name}": value for group, name, value in leaves}
 
 
-def _leaves(config: object) -> Iterator[tuple[str, Value]]:
+def _leaves(config: object, group: str) -> Iterator[tuple[str, str, Value]]:
     if isinstance(config, Mapping):
         for name, value in config.items():
             if isinstance(value, Mapping):
-                yield from _leaves(value)
+                yield from _leaves(value, str(name))
             elif isinstance(value, str | int | float | bool | None):
-                yield str(name), value
+                yield group, str(name), value

@@ -5,7 +5,7 @@ Pure: YAML text and what the engine says of itself in, verdicts out. The comment
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,13 +13,8 @@ import yaml
 
 Value = str | int | float | bool | None
 
-_NAMES = {
-    "vllm": {"scheduling_policy": "policy"},
-    "sglang": {},
-}
-"""How an engine calls a setting where it reports it, where that is not the flag's own name."""
-
-_NOT_REPORTED = {"vllm": {"host", "port"}, "sglang": set[str]()}
+_NAMES = {"scheduling_policy": "scheduler_config.policy"}
+"""How vLLM calls a setting where it reports it, where that is not the flag's own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +31,15 @@ class Verdict:
     """What became of one setting. `found` is what the engine runs with, as far as it tells."""
 
     setting: Setting
-    result: Literal["ok", "differs", "not visible"]
+    result: Literal["ok", "differs", "not visible", "unknown"]
+    """`unknown`: this kind of engine has no such setting."""
     found: Value = None
 
     @property
     def fix(self) -> str:
-        """What to do about a difference."""
+        """What to do about it."""
+        if self.result == "unknown":
+            return "compare with the file of this kind of engine, or take the setting out"
         return f"start the engine {_asked(self.setting)}, or change the file"
 
 
@@ -76,16 +74,20 @@ def _reasons(text: str) -> dict[str, str]:
     return reasons
 
 
-def compare(kind: str, settings: list[Setting], effective: Mapping[str, Value]) -> list[Verdict]:
-    """A verdict for each setting. `effective` is what the engine reports, by names with underscores."""
-    return [_verdict(kind, setting, effective) for setting in settings]
+def compare(settings: list[Setting], effective: Mapping[str, Value], flags: Collection[str]) -> list[Verdict]:
+    """A verdict for each setting.
+
+    `effective` is what the engine reports, by names with underscores; `flags` are all that its kind knows.
+    """
+    return [_verdict(setting, effective, flags) for setting in settings]
 
 
-def _verdict(kind: str, setting: Setting, effective: Mapping[str, Value]) -> Verdict:
+def _verdict(setting: Setting, effective: Mapping[str, Value], flags: Collection[str]) -> Verdict:
     name = setting.name.replace("-", "_")
-    name = _NAMES[kind].get(name, name)
-    if name not in effective or name in _NOT_REPORTED[kind]:
-        return Verdict(setting=setting, result="not visible")
+    name = _NAMES.get(name, name)
+    if name not in effective:
+        known = f"--{setting.name.replace('_', '-')}" in flags
+        return Verdict(setting=setting, result="not visible" if known else "unknown")
     found = effective[name]
     return Verdict(setting=setting, result="ok" if _same(setting.value, found) else "differs", found=found)
 

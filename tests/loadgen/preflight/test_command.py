@@ -31,7 +31,10 @@ def test_a_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "instead: --seed?" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--engine", "http://127.0.0.1:1"], ["--command", "ls"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--engine", "http://127.0.0.1:1"], ["--command", "ls"], ["--command", "vllm serve m", "--config", "x"]],
+)
 def test_what_cannot_be_found_out_is_said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preflight", *arguments]) == 2
     assert capsys.readouterr().err.startswith("weir preflight: ")

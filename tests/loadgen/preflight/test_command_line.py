@@ -1,6 +1,7 @@
 import pytest
 
 from loadgen.preflight.command_line import VERSIONS, examine, known_flags
+from tools.engines import places
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,15 @@ def test_a_flag_of_the_other_engine_is_told_apart() -> None:
     assert finding.wrong == "is no flag of vllm 0.32.0 but of sglang"
 
 
-@pytest.mark.parametrize("command", ['["vllm", "serve", "m", "--max_num_seqs=5"]', "vllm serve m --seed 0 # as ever"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        '["vllm", "serve", "m", "--max_num_seqs=5"]',
+        "vllm serve m --seed 0 # as ever",
+        "vllm serve --enable-prefix-caching m",
+        "vllm serve m --compilation-config.level 3",
+    ],
+)
 def test_a_good_command_line_has_no_finding(command: str) -> None:
     assert examine(command) == ("vllm", [])
 
@@ -46,4 +55,6 @@ def test_no_engine_no_verdict() -> None:
 
 @pytest.mark.parametrize("kind", VERSIONS)
 def test_the_flags_are_the_engines_own(kind: str) -> None:
+    """That they are all of them is shown where the engines are (tests/real)."""
+    assert VERSIONS == places.VERSIONS
     assert {"--host", "--port", "--served-model-name"} < known_flags(kind)

@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.preflight.engine import EngineUnknown, ask
+from loadgen.preflight.engine import EngineUnknown, _flat, ask
 from tests.simulator.conftest import started
 
 
@@ -17,6 +17,12 @@ def test_sglang_shows_everything() -> None:
         engine = ask(stand_in.url)
     assert (engine.kind, engine.hint) == ("sglang", "")
     assert engine.effective["schedule_policy"] == "fcfs"
+
+
+def test_a_name_that_two_groups_have_is_told_with_its_group() -> None:
+    """vLLM's scheduling policy is one of two policies."""
+    config = {"seed": 0, "scheduler_config": {"policy": "fcfs", "n": 1}, "parallel_config": {"eplb": {"policy": "x"}}}
+    assert _flat(config) == {"seed": 0, "scheduler_config.policy": "fcfs", "n": 1, "eplb.policy": "x"}
 
 
 def test_nobody_there() -> None:

@@ -78,6 +78,8 @@ async def test_a_slow_reader_pauses_the_engine_and_loses_nothing(start_gateway: 
                 before = sent
                 await asyncio.sleep(0.1)
         held = sent
+        [waiting] = gateway.gateway.proxy.live
+        held_bytes = waiting.downstream._transport.get_write_buffer_size()  # type: ignore[attr-defined]
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         received = 0
         async with asyncio.timeout(20):
@@ -86,6 +88,7 @@ async def test_a_slow_reader_pauses_the_engine_and_loses_nothing(start_gateway: 
         writer.close()
         [record] = await gateway.records()
     assert held < 400, "the engine was never held back"
+    assert 0 < held_bytes <= 256 * 1024
     assert record.response_bytes == 400 * len(block) + len(DONE)
 
 

@@ -18,9 +18,6 @@ from tools.engines.places import cache
 
 HERE = Path(__file__).parent
 NAMES = ("sdk", "litellm", "vercel", "guidellm", "aiperf")
-LOAD_GENERATORS = ("guidellm", "aiperf")
-"""Larger, and wanted less often."""
-
 _MARK = ".installed"
 
 

@@ -85,10 +85,7 @@ def chat(content: str = "Tell me of rivers.", **more: Any) -> dict[str, Any]:
     }
 
 
-LOAD = {
-    "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
-    "sglang": ("sglang:num_running_reqs", "sglang:num_queue_reqs"),
-}
+LOAD = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
 
 
 async def at_work(engine: RunningEngine) -> int:
@@ -99,7 +96,9 @@ async def at_work(engine: RunningEngine) -> int:
             loads = (await client.get(f"{engine.url}/v1/loads", timeout=30)).json()["loads"]
             return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
         text = (await client.get(f"{engine.url}/metrics", timeout=30)).text
-    return round(sum(sample.value for sample in parse(text) if sample.name in LOAD[engine.kind]))
+    gauges = {sample.name: sample.value for sample in parse(text) if sample.name in LOAD}
+    assert gauges.keys() == LOAD, "a gauge that is not there would count as idle"
+    return round(sum(gauges.values()))
 
 
 async def until_idle(engine: RunningEngine, within_s: float = 10.0) -> None:

@@ -58,7 +58,7 @@ async def test_a_stream_is_what_the_engine_sends(engine: RunningEngine, start_ga
         *direct.headers
     }
     # Both engines may put several tokens into one event when their reader is slow; what an event looks like stays.
-    assert {frozenset(event) for event in seen} <= {frozenset(event) for event in wanted} | {frozenset(seen[0])}
+    assert {frozenset(event) for event in seen} == {frozenset(event) for event in wanted}
     assert (record.outcome, record.status, record.stream) == ("ok", 200, True)
     assert (record.prompt_tokens, record.completion_tokens) == (next(usages(seen))["prompt_tokens"], 12)
     assert record.finish_reason == "length"
@@ -148,7 +148,7 @@ async def test_a_refusal_is_the_engines_own(
     assert answer.status_code in (400, 422), name
     # Somebody else's request: not retried, nobody's fault.
     assert (record.attempts, record.outcome, record.status) == (1, "ok", answer.status_code)
-    assert running.breakers() == {"p-0": "closed"} or set(running.breakers().values()) == {"closed"}
+    assert set(running.breakers().values()) == {"closed"}
 
 
 async def test_an_unknown_model_is_the_gateways_to_refuse(engine: RunningEngine, start_gateway: StartGateway) -> None:
@@ -166,7 +166,7 @@ async def test_the_engines_span_is_a_child_of_the_attempt(
         await running.client.post(PATH, json=chat(stream=True), timeout=60)
         record = await one_record(running)
     span = spans.wait_for(record.trace_id, record.span_id)
-    assert span.attributes.get("gen_ai.usage.completion_tokens", 8) == 8
+    assert span.attributes["gen_ai.usage.completion_tokens"] == 8
 
 
 async def test_what_is_not_sampled_leaves_no_span(

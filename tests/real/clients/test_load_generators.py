@@ -13,7 +13,7 @@ import pytest
 
 from tests.gateway.conftest import StartGateway
 from tests.real.clients.conftest import note
-from tests.real.clients.test_clients import needs, run
+from tests.real.clients.test_clients import needs, run, version_of
 from tests.real.conftest import ROUTES, pool_of, until_idle
 from tools.clients import install
 from tools.engines import places
@@ -39,7 +39,8 @@ class Tool:
     """A load generator: its command, and what its own report says of requests, failures and mean TTFT in ms."""
 
     name: str
-    version: str
+    environment: str
+    """Where it is installed: one of the clients', or vLLM's own."""
     ready: Callable[[], None]
     command: Callable[[str, Path], list[str]]
     read: Callable[[Path], tuple[int, int, float]]
@@ -101,19 +102,19 @@ def aiperf_read(folder: Path) -> tuple[int, int, float]:
 TOOLS = (
     Tool(
         name="vllm bench serve",
-        version=places.VERSIONS["vllm"],
+        environment="vllm",
         ready=vllm_ready,
         command=vllm_command,
         read=vllm_read,
     ),
     Tool(
         name="GuideLLM",
-        version="0.8.1",
+        environment="guidellm",
         ready=lambda: needs("guidellm"),
         command=guidellm_command,
         read=guidellm_read,
     ),
-    Tool(name="AIPerf", version="0.13.0", ready=lambda: needs("aiperf"), command=aiperf_command, read=aiperf_read),
+    Tool(name="AIPerf", environment="aiperf", ready=lambda: needs("aiperf"), command=aiperf_command, read=aiperf_read),
 )
 
 
@@ -127,13 +128,15 @@ async def test_a_load_generator_sees_no_failure(
         await until_idle(engine)
         records = [record for record in await gateway.records() if record.stream]
     completed, failed, ttft_ms = tool.read(tmp_path)
+    vllm = tool.environment == "vllm"
+    version = places.VERSIONS["vllm"] if vllm else await version_of(tool.environment, tool.environment)
     whole = [record for record in records if record.outcome == "ok"]
     recorded_ms = mean((record.first_token_ns or 0) * 1e-6 for record in whole)
     note(
         request.config,
         engine,
         name=tool.name,
-        version=tool.version,
+        version=version,
         what=f"{REQUESTS} streams, two at a time; its mean TTFT beside the gateway's own",
         passed=completed,
         failed={"failures": str(failed)} if failed else {},

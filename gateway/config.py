@@ -168,6 +168,9 @@ class PoolConfig(_Section):
     policy: Literal["round_robin", "least_in_flight"] = "least_in_flight"
     timeouts: TimeoutsConfig = TimeoutsConfig()
     health: HealthConfig = HealthConfig()
+    load_interval_s: Seconds | None = 5.0
+    """How often each engine's own load is read from its `/metrics`; null: never. A scrape costs vLLM some
+    milliseconds of the loop that also writes its streams."""
     retry: RetryRules = RetryRules()
     breaker: BreakerRules = BreakerRules()
     max_ejection_share: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.5

@@ -1,7 +1,7 @@
 """Pools and endpoints as they are now: health, requests in flight, and whose turn it is.
 
-The fleet polls each endpoint's health and model list with httpx, off the request path. The request path only
-asks for candidates. It opens no connection of its own.
+The fleet polls each endpoint's health, model list and load with httpx, off the request path. The request path
+only asks for candidates. It opens no connection of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import msgspec
 
 from gateway.config import Config, HealthConfig, PoolConfig
 from gateway.engines.kinds import ENGINES
-from gateway.model import EndpointAddress, EndpointSnapshot, EngineKind
+from gateway.engines.load import read_load
+from gateway.model import EndpointAddress, EndpointSnapshot, EngineKind, EngineLoad, LoadSeries
 from gateway.policy.breaker import Breaker, usable
 from gateway.policy.budget import Budget
 from gateway.policy.hedging import RecentLatencies
@@ -45,6 +46,8 @@ class Endpoint:
         self.breaker = Breaker(config.breaker)
         self.last_failure: str | None = None
         self.models: list[dict[str, object]] = []
+        self.load: EngineLoad | None = None
+        """What the engine last said of its own load; None while it does not say."""
         self._health = config.health
         self._streak = 0
         """Checks in a row that disagree with `healthy`."""
@@ -148,6 +151,7 @@ class Fleet:
                 in_flight=endpoint.in_flight,
                 last_failure=endpoint.last_failure,
                 models=endpoint.models,
+                load=endpoint.load,
             )
             for pool in self.pools.values()
             for endpoint in pool.endpoints
@@ -161,6 +165,8 @@ class Fleet:
             for pool in self.pools.values():
                 for endpoint in pool.endpoints:
                     checks.create_task(self._watch(client, endpoint, pool.config.health))
+                    if endpoint.kind.load is not None and pool.config.load_interval_s is not None:
+                        checks.create_task(_watch_load(client, endpoint, endpoint.kind.load, pool.config))
 
     async def _watch(self, client: httpx.AsyncClient, endpoint: Endpoint, health: HealthConfig) -> None:
         while True:
@@ -172,6 +178,17 @@ class Fleet:
             elif failure is not None:
                 endpoint.models = []
             await asyncio.sleep(health.interval_s)
+
+
+async def _watch_load(client: httpx.AsyncClient, endpoint: Endpoint, series: LoadSeries, config: PoolConfig) -> None:
+    assert config.load_interval_s is not None
+    while True:
+        try:
+            response = await _get(client, endpoint.address.url + "/metrics", config.health.timeout_s)
+            endpoint.load = read_load(response.text, series) if response.status_code == 200 else None
+        except Exception:  # noqa: BLE001 - old figures would be worse than none, and health is checked elsewhere
+            endpoint.load = None
+        await asyncio.sleep(config.load_interval_s)
 
 
 async def _check(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> str | None:

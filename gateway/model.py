@@ -63,6 +63,34 @@ class EndpointAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSeries:
+    """What an engine kind calls its load on `/metrics`, names as they are scraped."""
+
+    running: str
+    waiting: str
+    kv_usage: str
+    prefix_hits: str
+    prefix_queries: str
+    rank_label: str
+    """Tells data-parallel ranks apart, each with a queue and a cache of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What an engine says of itself; None where it says nothing."""
+
+    running: float | None
+    """Requests that it works on, in all ranks."""
+    waiting: float | None
+    """Requests in its queues."""
+    kv_usage: float | None
+    """Share of the KV cache in use, 0 to 1, of the fullest rank."""
+    prefix_hit_tokens: float | None
+    """Prompt tokens found in the prefix cache since the engine started, out of `prefix_query_tokens`."""
+    prefix_query_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """What the gateway must know of an engine kind (`reference`: each kind's own module)."""
 
@@ -71,6 +99,8 @@ class EngineKind:
     """Answers at once, 200 when the engine can take requests."""
     prefill: bool
     """Chat requests may end in an assistant message to be continued (`continue_final_message`)."""
+    load: LoadSeries | None
+    """None for a kind of which no series is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +118,8 @@ class EndpointSnapshot:
     in_flight: int
     last_failure: str | None
     models: list[dict[str, object]]
+    load: EngineLoad | None
+    """As last read; None when it cannot be."""
 
 
 class Downstream(Protocol):

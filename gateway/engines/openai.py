@@ -2,4 +2,4 @@
 
 from gateway.model import EngineKind
 
-OPENAI = EngineKind(name="openai", health_path="/v1/models", prefill=False)
+OPENAI = EngineKind(name="openai", health_path="/v1/models", prefill=False, load=None)

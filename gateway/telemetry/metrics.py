@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from gateway.model import EndpointSnapshot
+from gateway.model import EndpointSnapshot, EngineLoad
 from protocol.records import PHASES, GatewayRecord
 
 NONE = "none"
@@ -163,15 +163,7 @@ class GatewayMetrics(Collector):
         yield CounterMetricFamily(
             "weir_records_dropped", "Records that could not be written.", value=self._records_dropped()
         )
-        up = GaugeMetricFamily("weir_endpoint_up", "1 when the health checks pass.", labels=("pool", "endpoint"))
-        busy = GaugeMetricFamily(
-            "weir_endpoint_in_flight_requests", "Requests at the endpoint.", labels=("pool", "endpoint")
-        )
-        for endpoint in self._endpoints():
-            up.add_metric((endpoint.pool, endpoint.name), float(endpoint.healthy))
-            busy.add_metric((endpoint.pool, endpoint.name), endpoint.in_flight)
-        yield up
-        yield busy
+        yield from _collect_endpoints(self._endpoints())
 
     def _collect_series(self) -> Iterator[Metric]:
         labels = ("route", "pool")
@@ -214,6 +206,35 @@ class GatewayMetrics(Collector):
         )
         phases = {(*key, phase): one for key, each in series.items() for phase, one in each.phases.items() if one.used}
         yield _histogram("weir_phase_duration_seconds", "Time in each phase.", (*labels, "phase"), phases)
+
+
+_EngineFigure = tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[EngineLoad], float | None]]
+
+_ENGINE_FIGURES: tuple[_EngineFigure, ...] = (
+    (GaugeMetricFamily, "running_requests", "Requests that the engine says it works on.", lambda load: load.running),
+    (GaugeMetricFamily, "waiting_requests", "Requests that the engine says it has queued.", lambda load: load.waiting),
+    (GaugeMetricFamily, "kv_usage_ratio", "Share of the engine's KV cache in use.", lambda load: load.kv_usage),
+    (CounterMetricFamily, "prefix_hit_tokens", "Prompt tokens the cache had.", lambda load: load.prefix_hit_tokens),
+    (CounterMetricFamily, "prefix_query_tokens", "Prompt tokens looked up.", lambda load: load.prefix_query_tokens),
+)
+"""What engines say of themselves, the same for every kind: family, name after `weir_engine_`, help, reader."""
+
+
+def _collect_endpoints(endpoints: list[EndpointSnapshot]) -> Iterator[Metric]:
+    labels = ("pool", "endpoint")
+    up = GaugeMetricFamily("weir_endpoint_up", "1 when the health checks pass.", labels=labels)
+    busy = GaugeMetricFamily("weir_endpoint_in_flight_requests", "Requests at the endpoint.", labels=labels)
+    for endpoint in endpoints:
+        up.add_metric((endpoint.pool, endpoint.name), float(endpoint.healthy))
+        busy.add_metric((endpoint.pool, endpoint.name), endpoint.in_flight)
+    yield from (up, busy)
+    for kind, name, text, read in _ENGINE_FIGURES:
+        family = kind(f"weir_engine_{name}", text, labels=labels)
+        for endpoint in endpoints:
+            value = None if endpoint.load is None else read(endpoint.load)
+            if value is not None:
+                family.add_metric((endpoint.pool, endpoint.name), value)
+        yield family
 
 
 def _counter(name: str, text: str, labels: Labels, values: Mapping[Key, int]) -> Metric:

@@ -325,7 +325,7 @@ async def test_the_snapshot_shows_every_endpoint_as_it_is() -> None:
     first, second = fleet.snapshot()
     assert (first.pool, first.name, first.url, first.engine) == ("p", "p-0", "http://10.0.0.1:8000/x", "vllm")
     assert (first.healthy, first.in_flight, first.last_failure, first.models) == (True, 0, None, [])
-    assert (first.draining, first.breaker) == (False, "closed")
+    assert (first.draining, first.breaker, first.load) == (False, "closed", None)
     assert (second.draining, second.breaker) == (True, "open")
     assert (second.healthy, second.in_flight, second.last_failure, second.models) == (
         False, 3, "/health answered 500", [{"id": "m"}],
@@ -423,3 +423,31 @@ async def test_engines_that_hang_do_not_hold_up_the_checks_of_the_others(engine:
         assert told == {f"endpoint p-{number} is unhealthy: /health: TimeoutError" for number in range(110)}
         last = fleet.pools["p"].endpoints[-1]
         assert (last.healthy, last.last_failure, last.models) == (True, None, [{"id": "m"}])
+
+
+BUSY = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
+
+
+@pytest.mark.parametrize(
+    "then", [answer(500), answer(200, b"vllm:num_requests_running{")], ids=["refused", "malformed"]
+)
+async def test_an_engines_load_is_what_it_last_said_or_nothing(engine: Engine, then: bytes) -> None:
+    engine.answers["/metrics"] = answer(200, BUSY)
+    async with checking(config(engine.url, pool={"load_interval_s": 0.01})) as fleet:
+        await engine.was_asked("/metrics", "/metrics")
+        endpoint = fleet.pools["p"].endpoints[0]
+        load = endpoint.load
+        assert load is not None
+        assert (load.running, load.waiting, load.kv_usage) == (3, 1, None)
+        assert fleet.snapshot()[0].load == load
+        engine.answers["/metrics"] = then
+        engine.asked = asyncio.Queue()
+        await engine.was_asked("/metrics", "/metrics")
+        assert endpoint.load is None
+        assert endpoint.healthy
+
+
+async def test_an_engine_is_not_asked_for_its_load_when_nobody_wants_it(engine: Engine) -> None:
+    async with checking(config(engine.url, pool={"load_interval_s": None})):
+        asked = {await engine.asked.get() for _ in range(5)}
+    assert asked == {"/health", "/v1/models"}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from protocol.prometheus import parse
+from gateway.engines.load import read_load
+from gateway.engines.vllm import VLLM
 from tests.gateway.conftest import RunningGateway, start_gateway
 from tests.real.spans import Receiver, receiving
 from tools.engines import places
@@ -85,9 +86,6 @@ def chat(content: str = "Tell me of rivers.", **more: Any) -> dict[str, Any]:
     }
 
 
-LOAD = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
-
-
 async def at_work(engine: RunningEngine) -> int:
     """Requests that the engine itself says it runs or has queued."""
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -96,9 +94,11 @@ async def at_work(engine: RunningEngine) -> int:
             loads = (await client.get(f"{engine.url}/v1/loads", timeout=30)).json()["loads"]
             return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
         text = (await client.get(f"{engine.url}/metrics", timeout=30)).text
-    gauges = {sample.name: sample.value for sample in parse(text) if sample.name in LOAD}
-    assert gauges.keys() == LOAD, "a gauge that is not there would count as idle"
-    return round(sum(gauges.values()))
+    assert VLLM.load is not None
+    load = read_load(text, VLLM.load)
+    assert load.running is not None, "a gauge that is not there would count as idle"
+    assert load.waiting is not None
+    return round(load.running + load.waiting)
 
 
 async def until_idle(engine: RunningEngine, within_s: float = 10.0) -> None:
@@ -122,26 +122,32 @@ async def in_flight_settles(gateway: RunningGateway) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Versions, seconds, and what ran against which engine."""
     config = terminalreporter.config
     if not config.getoption("--real"):
         return
     terminalreporter.section("real engines")
+    terminalreporter.write_line("; ".join(config.stash.get(_STARTED, [])))
     for kind in config.getoption("--real"):
         found = places.installation(kind)
         assert found is not None
-        counts = _outcomes(terminalreporter, kind)
-        terminalreporter.write_line(
-            f"{kind} {found.version}: installed in {found.seconds:.0f} s, {found.size_mb:,} MB;"
-            f" {counts['passed']} passed, {counts['failed'] + counts['error']} failed"
-        )
-    terminalreporter.write_line("; ".join(config.stash.get(_STARTED, [])))
+        terminalreporter.write_line(f"{kind} {found.version}: installed in {found.seconds:.0f} s, {found.size_mb:,} MB")
+        for file, reports in sorted(_reports(terminalreporter, kind).items()):
+            counts = Counter(report.outcome for report in reports if report.when == "call" or not report.passed)
+            seconds = sum(report.duration for report in reports)
+            told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in sorted(counts))
+            terminalreporter.write_line(f"  {file:<40} {told}, {seconds:.0f} s")
 
 
-def _outcomes(reporter: pytest.TerminalReporter, kind: str) -> Counter[str]:
-    """How many tests of that engine ended how."""
-    return Counter(
-        outcome
-        for outcome in ("passed", "failed", "error")
-        for report in reporter.stats.get(outcome, [])
-        if f"[{kind}" in report.nodeid and "stand-in" not in report.nodeid
-    )
+def _reports(reporter: pytest.TerminalReporter, kind: str) -> dict[str, list[pytest.TestReport]]:
+    """By file, set-up and teardown included; of the real engine, not of the stand-in that has its name."""
+    found: dict[str, list[pytest.TestReport]] = defaultdict(list)
+    for reports in reporter.stats.values():
+        for report in reports:
+            if (
+                isinstance(report, pytest.TestReport)
+                and f"[{kind}" in report.nodeid
+                and "stand-in" not in report.nodeid
+            ):
+                found[report.nodeid.partition("::")[0]].append(report)
+    return found

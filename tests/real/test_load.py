@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
 
+from protocol.prometheus import parse
 from tests.chaos.clients import post
 from tests.gateway.conftest import RunningGateway, StartGateway, error_of
-from tests.real.conftest import QUEUE, ROUTES, SLOTS, at_work, chat, in_flight_settles, pool_of, until_busy, until_idle
+from tests.real.conftest import QUEUE, ROUTES, SLOTS, chat, in_flight_settles, pool_of, until_busy, until_idle
 from tests.real.test_answers import PATH, events
 from tests.scripted_engine import running as scripted
 from tests.scripted_engine import whole_stream
@@ -133,13 +136,21 @@ async def test_priority_has_the_engines_own_direction(engine: RunningEngine, sta
     assert max(places["urgent 0"], places["urgent 1"]) < min(places["patient 0"], places["patient 1"]), finished
 
 
+PREFIX = "The history of every river begins with rain. " * 100
+TOLD = (
+    "running_requests",
+    "waiting_requests",
+    "kv_usage_ratio",
+    "prefix_hit_tokens_total",
+    "prefix_query_tokens_total",
+)
+
 RESET = {"vllm": "/reset_prefix_cache", "sglang": "/flush_cache"}
 
 
 async def test_a_repeated_prefix_is_seen_as_cached_until_the_cache_is_reset(
     engine: RunningEngine, start_gateway: StartGateway
 ) -> None:
-    prompt = "The history of every river begins with rain. " * 100
     async with start_gateway([engine.url], pool=pool_of(engine), routes=ROUTES) as running:
         for reset in (True, False, True):
             if reset:
@@ -147,7 +158,7 @@ async def test_a_repeated_prefix_is_seen_as_cached_until_the_cache_is_reset(
                 async with httpx.AsyncClient(trust_env=False) as client:
                     answer = await client.post(engine.url + RESET[engine.kind], timeout=30)
                 assert answer.status_code == 200, answer.text
-            await running.client.post(PATH, json=chat(prompt, stream=True), timeout=120)
+            await running.client.post(PATH, json=chat(PREFIX, stream=True), timeout=120)
         cold, warm, again = await running.records()
     assert not cold.cached_tokens
     assert warm.cached_tokens is not None
@@ -187,5 +198,46 @@ async def test_a_draining_gateway_finishes_its_streams(engine: RunningEngine, st
     assert refused.status_code == 503
 
 
-async def test_what_the_engine_counts_can_be_read(engine: RunningEngine) -> None:
-    assert await at_work(engine) == 0
+async def test_both_kinds_tell_their_load_under_the_same_names(
+    engine: RunningEngine, start_gateway: StartGateway
+) -> None:
+    """More streams than it works on: as many as it has slots run, the rest waits, and the cache fills and is hit."""
+    waiting = 2
+    pool = pool_of(engine, load_interval_s=0.1)
+    async with start_gateway([engine.url], pool=pool, routes=ROUTES) as running:
+        await until_idle(engine)
+        for _ in range(2):
+            assert (await running.client.post(PATH, json=chat(PREFIX), timeout=120)).status_code == 200
+        before = await until_told(running, lambda load: load["prefix_hit_tokens_total"] > 0)
+        writers = []
+        for number in range(SLOTS + waiting):
+            _, writer = await running.connect()
+            writer.write(post(chat(f"{PREFIX} {number}", **LONG)))
+            writers.append(writer)
+        busy = await until_told(running, lambda load: requests(load) == (SLOTS, waiting))
+        for writer in writers:
+            await leave(writer, reset=False)
+        await until_told(running, lambda load: requests(load) == (0, 0))
+    assert 0 < busy["kv_usage_ratio"] < 1
+    assert before["prefix_hit_tokens_total"] < before["prefix_query_tokens_total"]
+
+
+def requests(load: dict[str, float]) -> tuple[float, float]:
+    """How many run and how many wait."""
+    return load["running_requests"], load["waiting_requests"]
+
+
+async def until_told(
+    running: RunningGateway, holds: Callable[[dict[str, float]], bool], within_s: float = 30.0
+) -> dict[str, float]:
+    """The engine's load on the gateway's `/metrics`, once all of it is there and as it should be."""
+    load: dict[str, float] = {}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while len(load) < len(TOLD) or not holds(load):
+                await asyncio.sleep(0.05)
+                page = (await running.client.get("/metrics")).text
+                found = {sample.name.removeprefix("weir_engine_"): sample.value for sample in parse(page)}
+                load = {name: found[name] for name in TOLD if name in found}
+            return load
+    pytest.fail(f"never told: {load}")

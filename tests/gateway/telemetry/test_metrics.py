@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.model import EndpointSnapshot
+from gateway.model import EndpointSnapshot, EngineLoad
 from gateway.telemetry.metrics import CANCEL_BOUNDS_S, LATENCY_BOUNDS_S, PHASE_BOUNDS_S, GatewayMetrics
 from protocol.records import PHASES, GatewayRecord
 
@@ -38,9 +38,12 @@ GONE = msgspec.structs.replace(OK, status=None, outcome="client_gone", first_tok
 ENDPOINTS = [
     EndpointSnapshot(
         pool="p", name=f"p-{number}", url="http://h", engine="vllm", healthy=healthy, draining=False, breaker="closed",
-        in_flight=in_flight, last_failure=None, models=[],
+        in_flight=in_flight, last_failure=None, models=[], load=load,
     )
-    for number, (healthy, in_flight) in enumerate([(True, 3), (False, 0)])
+    for number, (healthy, in_flight, load) in enumerate([
+        (True, 3, EngineLoad(running=2, waiting=1, kv_usage=0.25, prefix_hit_tokens=30, prefix_query_tokens=None)),
+        (False, 0, None),
+    ])
 ]  # fmt: skip
 
 
@@ -124,6 +127,10 @@ def test_the_state_of_the_fleet_is_read_at_the_scrape() -> None:
         series("weir_endpoint_up", pool="p", endpoint="p-1"): 0,
         series("weir_endpoint_in_flight_requests", pool="p", endpoint="p-0"): 3,
         series("weir_endpoint_in_flight_requests", pool="p", endpoint="p-1"): 0,
+        series("weir_engine_running_requests", pool="p", endpoint="p-0"): 2,
+        series("weir_engine_waiting_requests", pool="p", endpoint="p-0"): 1,
+        series("weir_engine_kv_usage_ratio", pool="p", endpoint="p-0"): 0.25,
+        series("weir_engine_prefix_hit_tokens_total", pool="p", endpoint="p-0"): 30,
     }
 
 

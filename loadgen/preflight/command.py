@@ -8,8 +8,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from loadgen.preflight.command_line import Finding, examine, known_flags
+from loadgen.preflight.command_line import examine, known_flags
 from loadgen.preflight.engine import Engine, EngineUnknown, ask
+from loadgen.preflight.host_commands import Finding
 from loadgen.preflight.settings import Verdict, compare, read_settings
 
 OK, DIFFERENT, IMPOSSIBLE = 0, 1, 2
@@ -19,7 +20,7 @@ def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
     """`weir preflight (--engine URL [--config FILE] | --command TEXT)`."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--engine", metavar="URL", help="running engine, without /v1")
-    what.add_argument("--command", metavar="TEXT", help="command line of an engine, or @FILE that holds one")
+    what.add_argument("--command", metavar="TEXT", help="commands for an engine and its machine, or @FILE")
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="what --engine should run with (YAML, as its --config)"
     )

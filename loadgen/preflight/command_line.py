@@ -1,4 +1,4 @@
-"""Reads the command line of an engine and says what is wrong with it. Pure: text in, findings out.
+"""Reads command lines of an engine and of the machine around it and says what is wrong. Pure: text in, findings out.
 
 Knows the mistakes that circulate in articles, and every flag of the pinned versions (`known_flags/`, from the engines'
 own parsers), so that a misspelt one gets the flag that was meant.
@@ -12,16 +12,9 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 
+from loadgen.preflight.host_commands import Finding, examine_host_command
+
 VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One mistake: the words at fault, what is wrong with them, and what to write instead."""
-
-    words: str
-    wrong: str
-    instead: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,34 +91,57 @@ def kind_of(words: list[str]) -> str | None:
     return None
 
 
-def examine(text: str) -> tuple[str, list[Finding]]:
-    """The kind of engine, and what is wrong with its command line: a shell's, or one of a unit or compose file.
+def examine(text: str) -> tuple[str | None, list[Finding]]:
+    """The kind of engine that is started, if one is, and what is wrong with the commands.
 
-    Raises ValueError for a text that starts neither engine.
+    Takes a shell's commands, or a command of a unit or compose file. Raises ValueError for a text that starts neither
+    engine and has no mistake that is known.
     """
-    words = _words(text)
+    findings: list[Finding] = []
+    others = []
+    for line in text.replace("\\\n", " ").splitlines():
+        found = list(examine_host_command(line))
+        findings += found
+        if not found:
+            others.append(line)
+    words = _words("\n".join(others))
     kind = kind_of(words)
-    if kind is None:
+    if kind is not None:
+        return kind, findings + _examine_engine(kind, words)
+    if not findings:
         raise ValueError(
-            "this starts neither vLLM nor SGLang: expected `vllm serve …` or `python -m sglang.launch_server …`"
+            "this starts neither vLLM nor SGLang (`vllm serve …`, `python -m sglang.launch_server …`), and of other"
+            " commands only known mistakes are told: there is none"
         )
+    return None, findings
+
+
+def _examine_engine(kind: str, words: list[str]) -> list[Finding]:
     found = [
         Finding(words=f"-m {word}", wrong=_MODULES[word], instead="vllm serve MODEL")
         for word in words
         if word in _MODULES
     ]
+    if any(word.endswith("Llama-3-8b-chat-hf") for word in words):
+        found.append(
+            Finding(
+                words="Llama-3-8b-chat-hf",
+                wrong="is no model of that name",
+                instead="meta-llama/Meta-Llama-3-8B-Instruct with --revision COMMIT",
+            )
+        )
     for position, word in enumerate(words):
         if word.startswith("--"):
             flag, _, value = word.partition("=")
             following = words[position + 1] if position + 1 < len(words) else ""
             found += _judge(kind, flag, value or ("" if following.startswith("-") else following))
-    return kind, found
+    return found
 
 
 def _words(text: str) -> list[str]:
-    """Without line ends, the brackets and commas of lists, and what a unit puts before its command."""
-    joined = text.replace("\\\n", " ").replace("ExecStart=", " ")
-    return [word.strip("[],") for word in shlex.split(joined, comments=True) if word.strip("[],")]
+    """Without the brackets and commas of lists, and what a unit puts before its command."""
+    words = shlex.split(text.replace("ExecStart=", " "), comments=True)
+    return [word.strip("[],") for word in words if word.strip("[],")]
 
 
 def _judge(kind: str, flag: str, value: str) -> list[Finding]:

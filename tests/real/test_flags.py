@@ -1,7 +1,11 @@
-"""Every setting of deploy/engines is parsed by the pinned engine's own parser; a wrong one is not."""
+"""Every setting of deploy/engines is parsed by the pinned engine's own parser; a wrong one is not.
+
+WEIR_CAPTURE=1 writes the list of flags that `weir preflight` knows anew.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,6 +15,8 @@ from loadgen.preflight.command_line import known_flags
 from loadgen.preflight.engine import ask
 from tools.engines import places
 from tools.engines.launch import RunningEngine, python
+
+KNOWN_FLAGS = Path("loadgen/preflight/known_flags")
 
 PARSERS = {
     "vllm": """
@@ -50,7 +56,11 @@ def test_the_engine_takes_every_setting_and_refuses_another(engine: RunningEngin
     good = parse(engine.kind, "--config", str(file))
     *_, flags, value = good.stdout.splitlines() or [good.stderr[-2000:]]
     assert value == "256"
-    assert {flag for flag in flags.split() if flag.startswith("--")} == known_flags(engine.kind)
+    own = {flag for flag in flags.split() if flag.startswith("--")}
+    if os.environ.get("WEIR_CAPTURE"):
+        (KNOWN_FLAGS / f"{engine.kind}.txt").write_text("\n".join(sorted(own)) + "\n", encoding="ascii")
+        known_flags.cache_clear()
+    assert own == known_flags(engine.kind)
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(file.read_text() + "\nno-such-setting: 1\n")
     assert parse(engine.kind, "--config", str(wrong)).returncode != 0

@@ -18,7 +18,10 @@ PHASES = ("receive", "admit", "route", "connect", "send", "first_byte", "relay",
 """The eight steps of a request in the gateway, in order (`docs/life-of-a-request.md`)."""
 
 GatewayOutcome = Literal["ok", "error", "truncated", "client_gone"]
-RequestOutcome = Literal["ok", "error", "truncated", "timeout", "cancelled", "unsent"]
+RequestOutcome = Literal["ok", "refused", "error", "truncated", "timeout", "cancelled", "unsent"]
+"""`refused`: 429 or 503, as the status or, after a 200, in the stream."""
+RequestErrorKind = Literal["connect", "connection", "http", "in_band", "not_a_stream", "incomplete"]
+"""Where an answer failed: no connection, one that broke, the status, an error event, another kind of body, no end."""
 
 
 class GatewayRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,16 +132,30 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     dequeued_ns: int | None = None
     """When the client took the request up; later than intended only by its own delay, or held back by its limit."""
     connected_ns: int | None = None
-    """When the connection opened for it was ready, TLS included; None when first sent on a kept-alive one."""
+    """When the TCP connection opened for it was there; None when first sent on a kept-alive one."""
+    secured_ns: int | None = None
+    """When that connection's TLS handshake was done; None without TLS."""
     sent_ns: int | None
     """When the first byte of the request was handed to the socket; None when it never was."""
+    first_byte_ns: int | None = None
+    """The first byte of the response, its head included."""
     headers_ns: int | None
+    """The whole response head."""
     first_token_ns: int | None
+    """The first model output, reasoning included."""
+    first_answer_ns: int | None = None
+    """The first text or tool-call arguments of the answer, reasoning left out."""
     last_token_ns: int | None
     end_ns: int | None
     status: int | None
     outcome: RequestOutcome
     error: str | None
+    error_kind: RequestErrorKind | None = None
+    """None unless the outcome is `refused`, `error` or `truncated`."""
+    attempts: int = 1
+    """2 when it was written again because a kept-alive connection had died; nothing else is ever tried again."""
+    retry_after_s: float | None = None
+    """What a refusal's `Retry-After` asked for, in seconds."""
     prompt_tokens_planned: int
     output_tokens_planned: int
     prompt_tokens: int | None

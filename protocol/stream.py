@@ -28,12 +28,14 @@ _TERMINAL_EVENTS = frozenset(
 )
 """Names of the last event of `/v1/messages` and `/v1/responses`, which know no `[DONE]`."""
 
-# A non-empty JSON string under a key that carries model output: chat `content`, `reasoning` (vLLM),
-# `reasoning_content` (SGLang) and tool-call `arguments`; completions `text`; Anthropic `text`, `thinking` and
-# `partial_json`; Responses `delta`. Inside a JSON string the quotes are escaped, so text never matches.
-_TOKEN_TEXT = re.compile(
-    rb'"(?:content|reasoning|reasoning_content|text|arguments|thinking|partial_json|delta)"\s*:\s*"[^"]'
-)
+# A non-empty JSON string under a key that carries model output: chat `content` and tool-call `arguments`; completions
+# `text`; Anthropic `text` and `partial_json`; Responses `delta`; and the reasoning before an answer, as `reasoning`
+# (vLLM), `reasoning_content` (SGLang), `thinking` (Anthropic). Inside a JSON string the quotes are escaped, so text
+# never matches.
+_ANSWER_KEYS = rb"content|text|arguments|partial_json|delta"
+_REASONING_KEYS = rb"reasoning|reasoning_content|thinking"
+_ANSWER_TEXT = re.compile(rb'"(?:%b)"\s*:\s*"[^"]' % _ANSWER_KEYS)
+_TOKEN_TEXT = re.compile(rb'"(?:%b|%b)"\s*:\s*"[^"]' % (_ANSWER_KEYS, _REASONING_KEYS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +175,19 @@ class StreamWatch:
 
 def carries_token(event: SseEvent) -> bool:
     """Whether an event brings model output: non-empty text, reasoning or tool-call arguments, in any family."""
-    # The other events of `/v1/responses` repeat instructions, input and finished text under the same keys.
-    if event.event.startswith(b"response.") and not event.event.endswith(b".delta"):
+    return not _repeats(event) and _TOKEN_TEXT.search(event.data) is not None
+
+
+def carries_answer(event: SseEvent) -> bool:
+    """Whether an event brings a part of the answer itself: text or tool-call arguments, but no reasoning."""
+    if _repeats(event) or event.event.startswith(b"response.reasoning"):
         return False
-    return _TOKEN_TEXT.search(event.data) is not None
+    return _ANSWER_TEXT.search(event.data) is not None
+
+
+def _repeats(event: SseEvent) -> bool:
+    """The other events of `/v1/responses` repeat instructions, input and finished text under the same keys."""
+    return event.event.startswith(b"response.") and not event.event.endswith(b".delta")
 
 
 def _last_events(data: bytes) -> bytes:

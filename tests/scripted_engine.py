@@ -7,6 +7,7 @@ and which connections their client left, so that a test can ask.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -106,10 +107,10 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Receiv
 
 
 @asynccontextmanager
-async def running(script: Script) -> AsyncIterator[ScriptedEngine]:
+async def running(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedEngine]:
     """A scripted engine on a free port, closed with all its connections at the end."""
     engine = ScriptedEngine(script)
-    server = await asyncio.start_server(engine._converse, "127.0.0.1", 0)
+    server = await asyncio.start_server(engine._converse, "127.0.0.1", 0, ssl=tls)
     engine.port = server.sockets[0].getsockname()[1]
     try:
         yield engine

@@ -177,9 +177,14 @@ def _marks_out_of_order(evidence: Evidence) -> Reason | None:
 def _in_order(request: RequestRecord) -> bool:
     marks = (
         request.intended_ns,
+        request.dequeued_ns,
+        request.connected_ns,
+        request.secured_ns,
         request.sent_ns,
+        request.first_byte_ns,
         request.headers_ns,
         request.first_token_ns,
+        request.first_answer_ns,
         request.last_token_ns,
         request.end_ns,
     )
@@ -247,7 +252,7 @@ def _truncated(evidence: Evidence) -> Reason | None:
 
 def _failures(evidence: Evidence) -> Reason | None:
     counted = Counter(r.outcome for r in evidence.requests)
-    failed = sum(counted[outcome] for outcome in ("error", "timeout", "cancelled"))
+    failed = sum(counted[outcome] for outcome in ("refused", "error", "timeout", "cancelled"))
     succeeded, scheduled = counted["ok"], len(evidence.schedule)
     if scheduled and not succeeded:
         return Reason(

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from protocol.records import RequestOutcome
+from protocol.records import RequestErrorKind, RequestOutcome
 
 IDLE_LIMIT_S = 4.0
 """vLLM and SGLang close a connection after 5 s idle; reusing one later than this races that close."""
@@ -57,16 +57,19 @@ class Exchange:
     """One request and what came back; every time is `time.monotonic_ns()`."""
 
     __slots__ = (
+        "attempts",
         "connected_ns",
         "dequeued_ns",
         "end_ns",
         "error",
+        "error_kind",
+        "first_byte_ns",
         "headers",
         "headers_ns",
         "new_connection",
         "outcome",
         "reads",
-        "replayed",
+        "secured_ns",
         "sent_ns",
         "status",
         "wire",
@@ -78,9 +81,12 @@ class Exchange:
         self.dequeued_ns: int | None = None
         """When its turn came; `send` sets it unless the caller has."""
         self.connected_ns: int | None = None
-        """When a new connection was ready, TLS included; None on a kept-alive one."""
+        """When a new TCP connection was there; None on a kept-alive one."""
+        self.secured_ns: int | None = None
+        """When its TLS handshake was done."""
         self.sent_ns: int | None = None
-        """The first attempt's write, also when the request was replayed."""
+        """The first attempt's write, also when there was another."""
+        self.first_byte_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
         self.status: int | None = None
@@ -91,16 +97,18 @@ class Exchange:
         self.outcome: RequestOutcome | None = None
         """None while going on; `ok` when a response ended as its framing says, whatever its status."""
         self.error: str | None = None
+        self.error_kind: RequestErrorKind | None = None
         self.new_connection = False
-        self.replayed = False
-        """Sent again because a kept-alive connection died without a byte of response."""
+        self.attempts = 1
+        """2 when it was sent again because a kept-alive connection died without a byte of response."""
 
-    def end(self, outcome: RequestOutcome, error: str | None = None) -> None:
+    def end(self, outcome: RequestOutcome, error: str | None = None, kind: RequestErrorKind | None = None) -> None:
         """Notes how and when the exchange ended; the first call wins."""
         if self.outcome is None:
             self.end_ns = time.monotonic_ns()
             self.outcome = outcome
             self.error = error
+            self.error_kind = kind
 
     def header(self, name: bytes) -> bytes | None:
         """Value of the first header called `name` (lower case)."""
@@ -164,7 +172,9 @@ class _Connection(asyncio.Protocol):
         if exchange is None:
             self._transport.abort()
             return
-        self._heard = True
+        if not self._heard:
+            self._heard = True
+            exchange.first_byte_ns = self._now_ns
         fault = None
         try:
             self._parser.feed_data(data)
@@ -225,7 +235,7 @@ class _Connection(asyncio.Protocol):
     def _finish(self, exchange: Exchange, outcome: RequestOutcome | None, error: str | None) -> None:
         """Gives the connection back when it can carry another request. No outcome: the client decides."""
         if outcome is not None:
-            exchange.end(outcome, error)
+            exchange.end(outcome, error, None if outcome == "ok" else "connection")
         self._exchange = None
         if not self._ended.done():
             self._ended.set_result(None)
@@ -265,15 +275,15 @@ class Client:
         exchange.new_connection = connection is None
         try:
             if connection is None:
-                connection = await self._connect()
-                exchange.connected_ns = time.monotonic_ns()
+                connection = await self._connect(exchange)
             await connection.send(exchange)
             if exchange.outcome is None:
-                exchange.new_connection = exchange.replayed = True
-                connection = await self._connect()
+                exchange.new_connection = True
+                exchange.attempts = 2
+                connection = await self._connect(exchange)
                 await connection.send(exchange)
         except OSError as error:
-            exchange.end("error", f"connect: {error}")
+            exchange.end("error", f"connect: {error}", "connect")
         except asyncio.CancelledError:
             if connection is not None:
                 connection.drop()
@@ -294,24 +304,44 @@ class Client:
             connection.drop()
         return None
 
-    async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
+    async def _connect(self, exchange: Exchange) -> _Connection:
+        """A new connection; its marks are the exchange's, unless that has been sent before."""
         failure: OSError | None = None
         for address in self._addresses:
             try:
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self._keep, self._forget),
-                    address,
-                    self._target.port,
-                    ssl=self._tls,
-                    server_hostname=self._target.host if self._tls else None,
-                )
+                connected_ns, connection = await self._connect_to(address)
             except OSError as error:
                 failure = error
-            else:
-                self._open.add(connection)
-                return connection
+                continue
+            if exchange.sent_ns is None:
+                exchange.connected_ns = connected_ns
+                exchange.secured_ns = time.monotonic_ns() if self._tls else None
+            self._open.add(connection)
+            return connection
         raise failure or OSError(f"{self._target.host} has no address")
+
+    async def _connect_to(self, address: str) -> tuple[int, _Connection]:
+        """When the TCP connection was there, and the connection, ready to be written to."""
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            _, connection = await loop.create_connection(self._new, address, self._target.port)
+            return time.monotonic_ns(), connection
+        # In two steps, so that the handshake has its own time.
+        tcp = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            tcp.setblocking(False)
+            await loop.sock_connect(tcp, (address, self._target.port))
+            connected_ns = time.monotonic_ns()
+            _, connection = await loop.create_connection(
+                self._new, sock=tcp, ssl=self._tls, server_hostname=self._target.host
+            )
+        except BaseException:
+            tcp.close()
+            raise
+        return connected_ns, connection
+
+    def _new(self) -> _Connection:
+        return _Connection(self._keep, self._forget)
 
     def _keep(self, connection: _Connection) -> None:
         connection.idle_since_s = asyncio.get_running_loop().time()

@@ -14,14 +14,17 @@ from collections.abc import Iterator
 from loadgen.drive.chat import Outgoing
 from loadgen.drive.client import Exchange
 from protocol.openai import answer_of
-from protocol.records import ChunkRecord, RequestOutcome, RequestRecord, ScheduledRequest
+from protocol.records import ChunkRecord, RequestErrorKind, RequestOutcome, RequestRecord, ScheduledRequest
 from protocol.sse import SseParser
-from protocol.stream import StreamResult, StreamWatch, carries_token
+from protocol.stream import StreamResult, StreamWatch, carries_answer, carries_token
 
 _SLICE_BYTES = 4 * 1024
 """Bytes looked at before other work gets its turn: some 0.1 ms."""
 
 _ERROR_CHARS = 300
+
+REFUSALS = (429, 503)
+"""Too many requests, and overloaded: the server is well and wants less."""
 
 
 class _Reads:
@@ -29,6 +32,7 @@ class _Reads:
 
     def __init__(self) -> None:
         self.content_events: list[int] = []
+        self.first_answer_ns: int | None = None
         self.watch = StreamWatch()
         self._parser = SseParser()
         self._sha256 = hashlib.sha256()
@@ -36,7 +40,10 @@ class _Reads:
     def feed(self, stamp_ns: int, data: bytes) -> None:
         self.watch.feed(data, stamp_ns)
         self._sha256.update(data)
-        self.content_events.append(sum(map(carries_token, self._parser.feed(data))))
+        events = self._parser.feed(data)
+        self.content_events.append(sum(map(carries_token, events)))
+        if self.first_answer_ns is None and any(map(carries_answer, events)):
+            self.first_answer_ns = stamp_ns
 
     def sha256(self) -> str | None:
         return self._sha256.hexdigest() if self.content_events else None
@@ -94,7 +101,7 @@ def _request_record(
 ) -> RequestRecord:
     result = reads.watch.result()
     usage = result.usage
-    outcome, error = _judge(exchange, result)
+    outcome, error, error_kind = _judge(exchange, result)
     token_stamps = list(_token_stamps(exchange, reads))
     arm = exchange.header(b"x-weir-pool")
 
@@ -109,14 +116,20 @@ def _request_record(
         intended_ns=request.at_ns,
         dequeued_ns=offset(exchange.dequeued_ns),
         connected_ns=offset(exchange.connected_ns),
+        secured_ns=offset(exchange.secured_ns),
         sent_ns=offset(exchange.sent_ns),
+        first_byte_ns=offset(exchange.first_byte_ns),
         headers_ns=offset(exchange.headers_ns),
         first_token_ns=offset(token_stamps[0] if token_stamps else None),
+        first_answer_ns=offset(reads.first_answer_ns),
         last_token_ns=offset(token_stamps[-1] if token_stamps else None),
         end_ns=offset(exchange.end_ns),
         status=exchange.status,
         outcome=outcome,
         error=error,
+        error_kind=error_kind,
+        attempts=exchange.attempts,
+        retry_after_s=_retry_after_s(exchange),
         prompt_tokens_planned=request.prompt_tokens,
         output_tokens_planned=request.output_tokens,
         prompt_tokens=None if usage is None else usage.prompt_tokens,
@@ -147,23 +160,31 @@ def _token_stamps(exchange: Exchange, reads: _Reads) -> Iterator[int]:
             yield stamp_ns
 
 
-def _judge(exchange: Exchange, result: StreamResult) -> tuple[RequestOutcome, str | None]:
-    """What the exchange was worth, and why it was not `ok`.
+_Verdict = tuple[RequestOutcome, str | None, RequestErrorKind | None]
 
-    The error of a request that went well after all says that it was sent twice.
-    """
+
+def _judge(exchange: Exchange, result: StreamResult) -> _Verdict:
+    """What the exchange was worth, why it was not `ok`, and where it failed."""
     assert exchange.outcome is not None
     if exchange.outcome != "ok":
-        return exchange.outcome, exchange.error
+        return exchange.outcome, exchange.error, exchange.error_kind
     if exchange.status != 200:
-        return "error", f"http {exchange.status}: {_message(exchange.body())}"
+        outcome: RequestOutcome = "refused" if exchange.status in REFUSALS else "error"
+        return outcome, f"http {exchange.status}: {_message(exchange.body())}", "http"
     if result.error is not None:
-        return "error", f"error event: {str(result.error.get('message', result.error))[:_ERROR_CHARS]}"
+        outcome = "refused" if result.error.get("code") in REFUSALS else "error"
+        return outcome, f"error event: {str(result.error.get('message', result.error))[:_ERROR_CHARS]}", "in_band"
     if not (exchange.header(b"content-type") or b"").startswith(b"text/event-stream"):
-        return "error", f"not an event stream: {_message(exchange.body())}"
+        return "error", f"not an event stream: {_message(exchange.body())}", "not_a_stream"
     if not result.complete:
-        return "truncated", "the stream ended without finish_reason or [DONE]"
-    return "ok", "replayed: a kept-alive connection was closed unanswered" if exchange.replayed else None
+        return "truncated", "the stream ended without finish_reason or [DONE]", "incomplete"
+    return "ok", None, None
+
+
+def _retry_after_s(exchange: Exchange) -> float | None:
+    """Seconds; a date, which no engine sends, says nothing."""
+    value = exchange.header(b"retry-after")
+    return float(value) if value is not None and value.isdigit() else None
 
 
 def _message(body: bytes) -> str:

@@ -4,6 +4,7 @@ import socket
 import ssl
 
 import pytest
+import trustme
 
 from loadgen.drive import client as client_module
 from loadgen.drive.client import Client, Exchange, Target, parse_target, raise_open_files_limit
@@ -206,8 +207,8 @@ async def test_a_kept_connection_that_dies_unanswered_is_replayed_once_and_shows
     async with running(script) as engine:
         client = await talk(engine.url)
         first, second = await ask(client), await ask(client)
-    assert not first.replayed
-    assert (second.outcome, second.replayed, second.new_connection) == ("ok", True, True)
+    assert first.attempts == 1
+    assert (second.outcome, second.attempts, second.new_connection) == ("ok", 2, True)
     assert [request.connection for request in engine.requests] == [0, 0, 1]
     assert second.sent_ns < second.headers_ns
 
@@ -223,7 +224,7 @@ async def test_a_replay_that_dies_too_is_an_error(talk):
         client = await talk(engine.url)
         await ask(client)
         second = await ask(client)
-    assert (second.outcome, second.replayed) == ("error", True)
+    assert (second.outcome, second.error_kind, second.attempts) == ("error", "connection", 2)
     assert len(engine.requests) == 3
 
 
@@ -253,7 +254,7 @@ async def test_a_connection_closed_while_idle_is_forgotten(talk):
         while client._open:
             await asyncio.sleep(0)
         second = await ask(client)
-    assert (second.new_connection, second.replayed) == (True, False)
+    assert (second.new_connection, second.attempts) == (True, 1)
 
 
 STRAY = b"HTTP/1.1 408 X\r\nx-stray: 1\r\ncontent-length: 2\r\n\r\nno"
@@ -309,6 +310,7 @@ async def test_a_port_that_nobody_listens_on_is_an_error(talk, unused_tcp_port):
     exchange = await ask(await talk(f"http://127.0.0.1:{unused_tcp_port}"))
     assert exchange.outcome == "error"
     assert exchange.error.startswith("connect: ")
+    assert exchange.error_kind == "connect"
     assert exchange.sent_ns is None
 
 
@@ -337,9 +339,9 @@ async def test_a_name_without_an_address_is_refused():
 async def test_a_peer_that_left_before_the_request_is_an_error(talk):
     async with running(lambda request, conversation: None) as engine:
         client = await talk(engine.url)
-        connection = await client._connect()
-        connection.drop()
         exchange = Exchange(POST)
+        connection = await client._connect(exchange)
+        connection.drop()
         exchange.new_connection = True
         await connection.send(exchange)
     assert (exchange.outcome, exchange.error) == ("error", "connection closed before the request")
@@ -350,6 +352,33 @@ async def test_peers_that_leave_as_soon_as_they_came_hold_nothing_up(talk):
         client = await talk(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         exchanges = await asyncio.gather(*(ask(client) for _ in range(50)))
     assert {exchange.outcome for exchange in exchanges} == {"error"}
+
+
+async def test_connecting_and_the_tls_handshake_have_marks_of_their_own(talk, tmp_path, monkeypatch):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+
+    async def script(request, conversation):
+        await conversation.send(json_response(b"{}"))
+
+    async with running(script, context) as engine:
+        client = await talk(f"https://localhost:{engine.port}")
+        first, second = await ask(client), await ask(client)
+    assert (first.outcome, second.outcome) == ("ok", "ok")
+    assert first.dequeued_ns < first.connected_ns < first.secured_ns <= first.sent_ns < first.first_byte_ns
+    assert (second.connected_ns, second.secured_ns) == (None, None)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_an_error(talk):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    async with running(lambda request, conversation: None, context) as engine:
+        exchange = await ask(await talk(f"https://localhost:{engine.port}"))
+    assert (exchange.outcome, exchange.error_kind, exchange.sent_ns) == ("error", "connect", None)
+    assert "CERTIFICATE_VERIFY_FAILED" in exchange.error
 
 
 async def test_tls_to_a_port_that_speaks_none_is_an_error(talk):

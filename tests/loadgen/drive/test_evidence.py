@@ -20,12 +20,13 @@ STREAM = [(b"content-type", b"text/event-stream; charset=utf-8")]
 ORIGIN_NS = 5_000_000
 
 
-def ended(*reads, outcome="ok", error=None, status=200, headers=STREAM, replayed=False):
+def ended(*reads, outcome="ok", error=None, status=200, headers=STREAM, attempts=1):
     """An exchange whose k-th read arrived k ms after its origin, ended."""
     exchange = Exchange(b"")
     exchange.sent_ns = ORIGIN_NS + 1_100
     exchange.headers_ns = ORIGIN_NS + 2_000
-    exchange.status, exchange.headers, exchange.replayed = status, headers, replayed
+    exchange.status, exchange.headers, exchange.attempts = status, headers, attempts
+    exchange.first_byte_ns = ORIGIN_NS + 1_500
     exchange.reads = [(ORIGIN_NS + k * 1_000_000, data) for k, data in enumerate(reads, start=1)]
     exchange.end(outcome, error)
     exchange.end_ns = ORIGIN_NS + 99_000_000
@@ -75,22 +76,59 @@ async def test_no_body_is_no_chunk_record():
     )
 
 
+def in_band(code):
+    return b'data: {"error":{"message":"died","code":%d}}\n\n' % code
+
+
 @pytest.mark.parametrize(
-    ("exchange", "outcome", "error"),
+    ("exchange", "outcome", "error", "kind"),
     [
-        (ended(b'{"error":{"message":"busy"}}', status=503, headers=[]), "error", "http 503: busy"),
-        (ended(b"<html>bad gateway", status=502, headers=[]), "error", "http 502: <html>bad gateway"),
-        (ended(token("a"), b'data: {"error":{"message":"died"}}\n\n', DONE), "error", "error event: died"),
-        (ended(b'{"choices":[]}', headers=[]), "error", 'not an event stream: {"choices":[]}'),
-        (ended(token("a")), "truncated", "the stream ended without finish_reason or [DONE]"),
-        (ended(token("a", "stop") + b"data: {"), "truncated", "the stream ended without finish_reason or [DONE]"),
-        (ended(token("a"), outcome="truncated", error="cut"), "truncated", "cut"),
-        (ended(DONE, replayed=True), "ok", "replayed: a kept-alive connection was closed unanswered"),
+        (ended(b'{"error":{"message":"busy"}}', status=503, headers=[]), "refused", "http 503: busy", "http"),
+        (ended(b'{"error":{"message":"slow"}}', status=429, headers=[]), "refused", "http 429: slow", "http"),
+        (ended(b"<html>bad gateway", status=502, headers=[]), "error", "http 502: <html>bad gateway", "http"),
+        (ended(token("a"), in_band(500), DONE), "error", "error event: died", "in_band"),
+        (ended(in_band(503), DONE), "refused", "error event: died", "in_band"),
+        (ended(b'{"choices":[]}', headers=[]), "error", 'not an event stream: {"choices":[]}', "not_a_stream"),
+        (ended(token("a")), "truncated", "the stream ended without finish_reason or [DONE]", "incomplete"),
+        (
+            ended(token("a", "stop") + b"data: {"),
+            "truncated",
+            "the stream ended without finish_reason or [DONE]",
+            "incomplete",
+        ),
+        (ended(token("a"), outcome="truncated", error="cut"), "truncated", "cut", None),
+        (ended(DONE), "ok", None, None),
     ],
 )
-async def test_only_a_whole_stream_without_an_error_is_ok(exchange, outcome, error):
+async def test_only_a_whole_stream_without_an_error_is_ok(exchange, outcome, error, kind):
     request, _ = await examine(exchange)
-    assert (request.outcome, request.error) == (outcome, error)
+    assert (request.outcome, request.error, request.error_kind) == (outcome, error, kind)
+
+
+async def test_a_second_attempt_and_a_wish_to_come_back_later_are_kept():
+    refused = ended(b"", status=429, headers=[(b"retry-after", b"7")], attempts=2)
+    request, _ = await examine(refused)
+    assert (request.attempts, request.retry_after_s) == (2, 7.0)
+    dated, _ = await examine(ended(b"", status=503, headers=[(b"retry-after", b"Fri, 31 Dec 1999 23:59:59 GMT")]))
+    assert (dated.attempts, dated.retry_after_s) == (1, None)
+
+
+REASONING = (b"reasoning", b"reasoning_content")
+
+
+@pytest.mark.parametrize("key", REASONING)
+async def test_the_first_token_and_the_first_of_the_answer_are_told_apart(key):
+    """The first byte, the first thought and the first word, each with its own time."""
+    thought = b'data: {"choices":[{"delta":{"%b":"hm"}}]}\n\n' % key
+    request, _ = await examine(ended(ROLE, thought, thought, token("a"), token("b", "stop") + DONE))
+    assert (request.first_byte_ns, request.first_token_ns, request.first_answer_ns) == (1_500, 2_000_000, 4_000_000)
+    assert request.last_token_ns == 5_000_000
+
+
+async def test_an_answer_that_is_a_tool_call_has_begun():
+    call = b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}\n\n'
+    request, _ = await examine(ended(call, DONE))
+    assert request.first_answer_ns == request.first_token_ns == 1_000_000
 
 
 async def test_a_long_error_is_shortened():

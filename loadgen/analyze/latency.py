@@ -22,6 +22,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     """Every latency metric of one group of requests, in seconds; `DEFINITIONS` says what each means."""
 
     ttft_s: Distribution
+    ttfo_s: Distribution
     ttft_service_s: Distribution
     e2e_s: Distribution
     e2e_service_s: Distribution
@@ -46,6 +47,12 @@ DEFINITIONS = (
         meaning="Time to first token: from the intended send time to the read that carried the first "
         "non-empty token text (a role-only event does not count). Over every request that received a "
         "token, whatever became of it later.",
+    ),
+    Definition(
+        name="ttfo_s",
+        label="TTFO",
+        meaning="Time to first output token: from the intended send time to the first read that carried the answer "
+        "itself, text or tool-call arguments; reasoning, which TTFT counts, is left out. Shown where it differs.",
     ),
     Definition(
         name="ttft_service_s",
@@ -116,6 +123,11 @@ def ttft_ns(request: RequestRecord) -> int | None:
     return request.first_token_ns - request.intended_ns
 
 
+def ttfo_ns(request: RequestRecord) -> int | None:
+    """Intended send to the first token of the answer; None without one."""
+    return None if request.first_answer_ns is None else request.first_answer_ns - request.intended_ns
+
+
 def ttft_service_ns(request: RequestRecord) -> int | None:
     """Actual send to first token; None without either."""
     if request.first_token_ns is None or request.sent_ns is None:
@@ -174,6 +186,7 @@ def latencies(requests: Sequence[RequestRecord], reads: Mapping[int, ContentRead
     """Every latency metric of these requests; `reads` holds their chunk records by request index."""
     return Latencies(
         ttft_s=describe(seconds(requests, ttft_ns)),
+        ttfo_s=describe(seconds(requests, ttfo_ns)),
         ttft_service_s=describe(seconds(requests, ttft_service_ns)),
         e2e_s=describe(seconds(requests, e2e_ns)),
         e2e_service_s=describe(seconds(requests, e2e_service_ns)),

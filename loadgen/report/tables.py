@@ -45,6 +45,7 @@ TOO_FEW = (
 )
 LATENCIES = (
     "ttft_s",
+    "ttfo_s",
     "ttft_service_s",
     "tpot_s",
     "e2e_s",
@@ -117,12 +118,14 @@ def latency_table(summary: Summary) -> Table:
     """Every latency metric of each arm."""
     groups = columns(summary)
     labels = {definition.name: definition.label for definition in summary.definitions}
+    reasoning = any(g.latencies.ttfo_s.n and g.latencies.ttfo_s != g.latencies.ttft_s for _, g in groups)
     return Table(
         title="Latency",
         head=["", *(name for name, _ in groups)],
         sections=[
             Section(heading=labels[name], rows=_stat_rows([getattr(g.latencies, name) for _, g in groups]))
             for name in LATENCIES
+            if name != "ttfo_s" or reasoning
         ],
         note=f"Order statistics of raw values; in small print the {summary.interval}. {TOO_FEW}",
     )

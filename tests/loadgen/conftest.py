@@ -41,6 +41,7 @@ def request(index=0, *, at_ms=0.0, late_ms=0.0, ttft_ms=200.0, gap_ms=10.0, toke
         "sent_ns": sent,
         "headers_ns": sent + MS,
         "first_token_ns": first,
+        "first_answer_ns": first,
         "last_token_ns": last,
         "end_ns": last + MS,
         "status": 200,
@@ -63,7 +64,10 @@ def request(index=0, *, at_ms=0.0, late_ms=0.0, ttft_ms=200.0, gap_ms=10.0, toke
 def failed(index=0, *, at_ms=0.0, outcome="error", **changes):
     """A request that was sent, got a 503 after 1 ms and no token."""
     nothing = dict.fromkeys(
-        ("first_token_ns", "last_token_ns", "prompt_tokens", "output_tokens", "cached_tokens", "finish_reason")
+        (
+            *("first_token_ns", "first_answer_ns", "last_token_ns"),
+            *("prompt_tokens", "output_tokens", "cached_tokens", "finish_reason"),
+        )
     )
     sent = round(at_ms * MS)
     values = {"headers_ns": sent + MS, "end_ns": sent + MS, "status": 503, "error": "no endpoint", "arm": None}

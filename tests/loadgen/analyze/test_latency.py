@@ -15,6 +15,7 @@ from loadgen.analyze.latency import (
     seconds,
     send_lateness_ns,
     tpot_ns,
+    ttfo_ns,
     ttft_ns,
     ttft_service_ns,
 )
@@ -104,7 +105,7 @@ def test_ttft_survives_a_later_failure_but_end_to_end_does_not(made):
 
 def test_what_never_happened_has_no_latency(made):
     never = made.unsent()
-    for metric in (ttft_ns, ttft_service_ns, e2e_ns, e2e_service_ns, tpot_ns, send_lateness_ns):
+    for metric in (ttft_ns, ttfo_ns, ttft_service_ns, e2e_ns, e2e_service_ns, tpot_ns, send_lateness_ns):
         assert metric(never) is None
     assert len(seconds([never], ttft_ns)) == 0
     assert e2e_ns(made.request(end_ns=None)) is None

@@ -68,7 +68,8 @@ def test_a_share_of_nothing_is_only_a_count(made):
 def test_every_latency_is_there_with_its_interval_or_the_reason_it_was_refused(made, two_arms):
     summary = summarise(made.evidence(two_arms))
     table = latency_table(summary)
-    assert len(table.sections) == len(LATENCIES)
+    assert len(table.sections) == len(LATENCIES) - 1
+    assert "TTFO" not in {part.heading for part in table.sections}
     assert all(len(row) == len(table.head) for part in table.sections for row in part.rows)
     [ttft] = [part for part in table.sections if part.heading == "TTFT"]
     rows = {row[0].text: row for row in ttft.rows}
@@ -121,3 +122,9 @@ def test_failures_are_told_with_what_is_missing_as_a_dash(made):
     assert rows[0] == ["error", "503", "no endpoint", "2", "40.00%"]
     assert ["error", "503", "–", "1", "20.00%"] in rows
     assert [row[1] for row in rows if row[0] == "unsent"] == ["–"]
+
+
+def test_the_first_token_of_the_answer_is_told_where_reasoning_came_before_it(made):
+    thinking = [made.request(i, at_ms=i, first_answer_ns=round((i + 300) * 1e6)) for i in range(10)]
+    (ttfo,) = [part for part in latency_table(summarise(made.evidence(thinking))).sections if part.heading == "TTFO"]
+    assert {row[0].text: row[1].text for row in ttfo.rows}["P50"] == "300 ms"

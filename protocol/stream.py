@@ -180,9 +180,15 @@ def carries_token(event: SseEvent) -> bool:
 
 def carries_answer(event: SseEvent) -> bool:
     """Whether an event brings a part of the answer itself: text or tool-call arguments, but no reasoning."""
+    return answer_start(event) is not None
+
+
+def answer_start(event: SseEvent) -> int | None:
+    """Where in `data` the first text of the answer begins; None when there is none."""
     if _repeats(event) or event.event.startswith(b"response.reasoning"):
-        return False
-    return _ANSWER_TEXT.search(event.data) is not None
+        return None
+    match = _ANSWER_TEXT.search(event.data)
+    return match and match.end() - 1
 
 
 def _repeats(event: SseEvent) -> bool:

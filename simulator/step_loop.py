@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from simulator.alarm import Alarm
 from simulator.answer import EndReason
 from simulator.model import Engine
 from simulator.steps import Admitted, Finished, Request, StepResult
 from simulator.writing import Draft
+from timing.alarm import Alarm
 
 
 class Progress:
@@ -139,7 +139,7 @@ class StepLoop:
                 now = time.monotonic()
                 while (duration_s := self._step(now)) is not None:
                     self._due_s = now + duration_s
-                    await alarm.until(self._due_s)
+                    await alarm.until(round(self._due_s * 1e9))
                     now = self._due_s
                 self._due_s = math.inf
                 self._work.clear()

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-PACKAGES = ("weir", "gateway", "loadgen", "simulator", "protocol")
+PACKAGES = ("weir", "gateway", "loadgen", "simulator", "protocol", "timing")
 """What users install: every module of these has a docstring and a mirrored test."""
 
 FOLDERS = (*PACKAGES, "benchmarks", "tests", "tools")

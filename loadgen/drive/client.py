@@ -68,6 +68,7 @@ class Exchange:
         "headers_ns",
         "new_connection",
         "outcome",
+        "read_ns",
         "reads",
         "secured_ns",
         "sent_ns",
@@ -92,8 +93,10 @@ class Exchange:
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         """Names in lower case."""
-        self.reads: list[tuple[int, bytes]] = []
-        """Stamp and body bytes of every read that had any, without HTTP framing."""
+        self.read_ns: list[int] = []
+        """When each of `reads` came. Two flat lists: a pair for each read would give the garbage collector work."""
+        self.reads: list[bytes] = []
+        """Body bytes of every read that had any, without HTTP framing."""
         self.outcome: RequestOutcome | None = None
         """None while going on; `ok` when a response ended as its framing says, whatever its status."""
         self.error: str | None = None
@@ -115,7 +118,7 @@ class Exchange:
         return next((value for key, value in self.headers if key == name), None)
 
     def body(self) -> bytes:
-        return b"".join(data for _, data in self.reads)
+        return b"".join(self.reads)
 
 
 class _Connection(asyncio.Protocol):
@@ -181,7 +184,8 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             fault = f"not an HTTP/1.1 response: {error}"
         if self._body:
-            exchange.reads.append((self._now_ns, b"".join(self._body)))
+            exchange.read_ns.append(self._now_ns)
+            exchange.reads.append(self._body[0] if len(self._body) == 1 else b"".join(self._body))
             self._body.clear()
         if self._whole:
             self._finish(exchange, "ok", None)

@@ -21,14 +21,15 @@ from loadgen.drive.chat import Outgoing
 from loadgen.drive.client import Client, Exchange
 from loadgen.drive.evidence import record, unsent
 from protocol.records import ChunkRecord, RequestRecord, ScheduledRequest
+from timing.alarm import Alarm
 
 _NS_PER_S = 1_000_000_000
 
-_WAKE_AHEAD_NS = 1_500_000
-"""Timers of the event loop tick in milliseconds, so the last stretch is waited out by yielding."""
-
 _LONGEST_SLEEP_NS = 50_000_000
 """A stop is noticed this soon."""
+
+_SPARE_NS = 1_000_000
+"""Nothing is begun this shortly before a request is due."""
 
 _AHEAD_REQUESTS = 64
 _AHEAD_BYTES = 16 * 1024 * 1024
@@ -60,7 +61,7 @@ class _Ahead:
         upcoming = self._next
         if upcoming is None or len(self._built) >= _AHEAD_REQUESTS or self._bytes >= _AHEAD_BYTES:
             return False
-        if slack_ns < _WAKE_AHEAD_NS + 200 * upcoming.prompt_tokens:
+        if slack_ns < _SPARE_NS + 200 * upcoming.prompt_tokens:
             return False
         self._push(upcoming)
         return True
@@ -124,9 +125,13 @@ class OpenLoop:
         When `stop` is set, nothing more is sent (the rest is kept as `unsent`) and what is in flight has
         `grace_s` to end before it is `cancelled`; `halt` cancels at once.
         """
-        async with asyncio.TaskGroup() as group:
-            await self._walk(requests, group, stop, limit)
-            await self._drain(stop, halt, grace_s)
+        alarm = Alarm()
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._walk(requests, group, alarm, stop, limit)
+                await self._drain(stop, halt, grace_s)
+        finally:
+            alarm.close()
         for request in requests[self.sent :]:
             self._keep(unsent(request, self._run_id), None)
 
@@ -134,12 +139,18 @@ class OpenLoop:
         self,
         requests: Sequence[ScheduledRequest],
         group: asyncio.TaskGroup,
+        alarm: Alarm,
         stop: asyncio.Event,
         limit: Limit | None,
     ) -> None:
         ahead = _Ahead(requests, self._build)
         for request in requests:
-            await self._until(self._origin_ns + request.at_ns, ahead, stop)
+            due_ns = self._origin_ns + request.at_ns
+            while (now_ns := time.monotonic_ns()) < due_ns and not stop.is_set():
+                if ahead.build_within(due_ns - now_ns):
+                    await asyncio.sleep(0)
+                else:
+                    await alarm.until(min(due_ns, now_ns + _LONGEST_SLEEP_NS))
             if limit is not None:
                 await self._below(limit.requests, stop)
             if stop.is_set():
@@ -155,13 +166,6 @@ class OpenLoop:
             self.sent += 1
             # The task writes the request when the loop comes to it, which is now.
             await asyncio.sleep(0)
-
-    async def _until(self, due_ns: int, ahead: _Ahead, stop: asyncio.Event) -> None:
-        while (wait_ns := due_ns - time.monotonic_ns()) > 0 and not stop.is_set():
-            if wait_ns <= _WAKE_AHEAD_NS or ahead.build_within(wait_ns):
-                await asyncio.sleep(0)
-            else:
-                await asyncio.sleep(min(wait_ns - _WAKE_AHEAD_NS, _LONGEST_SLEEP_NS) / _NS_PER_S)
 
     async def _below(self, requests: int, stop: asyncio.Event) -> None:
         while self._unanswered >= requests and not stop.is_set():

@@ -8,17 +8,15 @@ error in it; token counts come from the engine's usage and are never guessed.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Iterator
 
+from loadgen.drive.body import BodyReads
 from loadgen.drive.chat import Outgoing
 from loadgen.drive.client import Exchange
 from protocol.openai import answer_of
 from protocol.records import ChunkRecord, RequestErrorKind, RequestOutcome, RequestRecord, ScheduledRequest
-from protocol.sse import SseParser
-from protocol.stream import StreamResult, StreamWatch, carries_answer, carries_token
+from protocol.stream import StreamResult
 
-_SLICE_BYTES = 4 * 1024
+_SLICE_BYTES = 16 * 1024
 """Bytes looked at before other work gets its turn: some 0.1 ms."""
 
 _ERROR_CHARS = 300
@@ -27,43 +25,22 @@ REFUSALS = (429, 503)
 """Too many requests, and overloaded: the server is well and wants less."""
 
 
-class _Reads:
-    """The response body of one exchange, read by read."""
-
-    def __init__(self) -> None:
-        self.content_events: list[int] = []
-        self.first_answer_ns: int | None = None
-        self.watch = StreamWatch()
-        self._parser = SseParser()
-        self._sha256 = hashlib.sha256()
-
-    def feed(self, stamp_ns: int, data: bytes) -> None:
-        self.watch.feed(data, stamp_ns)
-        self._sha256.update(data)
-        events = self._parser.feed(data)
-        self.content_events.append(sum(map(carries_token, events)))
-        if self.first_answer_ns is None and any(map(carries_answer, events)):
-            self.first_answer_ns = stamp_ns
-
-    def sha256(self) -> str | None:
-        return self._sha256.hexdigest() if self.content_events else None
-
-
 async def record(
     request: ScheduledRequest, outgoing: Outgoing, exchange: Exchange, *, origin_ns: int
 ) -> tuple[RequestRecord, ChunkRecord | None]:
     """Records of an ended exchange; offsets count from `origin_ns`. No chunk record without body bytes."""
-    reads = _Reads()
-    pending = 0
-    for stamp_ns, data in exchange.reads:
-        reads.feed(stamp_ns, data)
+    body = BodyReads()
+    begun = pending = 0
+    for position, data in enumerate(exchange.reads):
         pending += len(data)
         if pending >= _SLICE_BYTES:
-            pending = 0
+            body.feed(exchange.read_ns[begun : position + 1], exchange.reads[begun : position + 1])
+            begun, pending = position + 1, 0
             await asyncio.sleep(0)
+    body.feed(exchange.read_ns[begun:], exchange.reads[begun:])
     return (
-        _request_record(request, outgoing, exchange, reads, origin_ns),
-        _chunk_record(request.index, exchange, reads, origin_ns),
+        _request_record(request, outgoing, exchange, body, origin_ns),
+        _chunk_record(request.index, exchange, body, origin_ns),
     )
 
 
@@ -97,12 +74,11 @@ def unsent(request: ScheduledRequest, run_id: str) -> RequestRecord:
 
 
 def _request_record(
-    request: ScheduledRequest, outgoing: Outgoing, exchange: Exchange, reads: _Reads, origin_ns: int
+    request: ScheduledRequest, outgoing: Outgoing, exchange: Exchange, body: BodyReads, origin_ns: int
 ) -> RequestRecord:
-    result = reads.watch.result()
+    result = body.result()
     usage = result.usage
     outcome, error, error_kind = _judge(exchange, result)
-    token_stamps = list(_token_stamps(exchange, reads))
     arm = exchange.header(b"x-weir-pool")
 
     def offset(stamp_ns: int | None) -> int | None:
@@ -120,9 +96,9 @@ def _request_record(
         sent_ns=offset(exchange.sent_ns),
         first_byte_ns=offset(exchange.first_byte_ns),
         headers_ns=offset(exchange.headers_ns),
-        first_token_ns=offset(token_stamps[0] if token_stamps else None),
-        first_answer_ns=offset(reads.first_answer_ns),
-        last_token_ns=offset(token_stamps[-1] if token_stamps else None),
+        first_token_ns=offset(body.first_token_ns),
+        first_answer_ns=offset(body.first_answer_ns),
+        last_token_ns=offset(body.last_token_ns),
         end_ns=offset(exchange.end_ns),
         status=exchange.status,
         outcome=outcome,
@@ -138,26 +114,20 @@ def _request_record(
         finish_reason=result.finish_reason,
         new_connection=exchange.new_connection,
         events=result.events,
-        response_bytes=sum(len(data) for _, data in exchange.reads),
-        body_sha256=reads.sha256(),
+        response_bytes=sum(map(len, exchange.reads)),
+        body_sha256=body.sha256(),
     )
 
 
-def _chunk_record(index: int, exchange: Exchange, reads: _Reads, origin_ns: int) -> ChunkRecord | None:
+def _chunk_record(index: int, exchange: Exchange, body: BodyReads, origin_ns: int) -> ChunkRecord | None:
     if not exchange.reads:
         return None
     return ChunkRecord(
         index=index,
-        t_ns=[stamp_ns - origin_ns for stamp_ns, _ in exchange.reads],
-        bytes=[len(data) for _, data in exchange.reads],
-        content_events=reads.content_events,
+        t_ns=[stamp_ns - origin_ns for stamp_ns in exchange.read_ns],
+        bytes=list(map(len, exchange.reads)),
+        content_events=body.content_events,
     )
-
-
-def _token_stamps(exchange: Exchange, reads: _Reads) -> Iterator[int]:
-    for (stamp_ns, _), events in zip(exchange.reads, reads.content_events, strict=True):
-        if events:
-            yield stamp_ns
 
 
 _Verdict = tuple[RequestOutcome, str | None, RequestErrorKind | None]

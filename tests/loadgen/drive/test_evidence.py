@@ -27,7 +27,8 @@ def ended(*reads, outcome="ok", error=None, status=200, headers=STREAM, attempts
     exchange.headers_ns = ORIGIN_NS + 2_000
     exchange.status, exchange.headers, exchange.attempts = status, headers, attempts
     exchange.first_byte_ns = ORIGIN_NS + 1_500
-    exchange.reads = [(ORIGIN_NS + k * 1_000_000, data) for k, data in enumerate(reads, start=1)]
+    exchange.read_ns = [ORIGIN_NS + k * 1_000_000 for k in range(1, len(reads) + 1)]
+    exchange.reads = list(reads)
     exchange.end(outcome, error)
     exchange.end_ns = ORIGIN_NS + 99_000_000
     return exchange
@@ -149,7 +150,7 @@ async def test_a_long_response_is_examined_in_slices():
     reads = [token("word")] * 500
     await examine(ended(*reads))
     counting.cancel()
-    assert turns >= sum(map(len, reads)) // 5000
+    assert turns >= sum(map(len, reads)) // (17 * 1024)
 
 
 def test_an_unsent_request_is_recorded_as_such():

@@ -1,0 +1,1 @@
+"""Waiting precisely, for whatever paces itself; imports nothing of ours."""

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from loadgen.plan.command import add_traffic_arguments, say, schedule_of, tell_left_out
+from loadgen.drive.crew import Crew, WorkerProcesses, one_worker
+from loadgen.plan import apart
+from loadgen.plan.command import add_traffic_arguments, say, tell_left_out
 from loadgen.procedure import RunError, RunRequest
 from loadgen.procedure import run as run_procedure
 from loadgen.record import read_manifest, read_requests
-from loadgen.workload.description import Source, dump_workload
-from loadgen.workload.fit import fit_workload
 from loadgen.workload.traces import FORMATS, read_trace
 
 _REFUSED = 2
@@ -78,6 +78,9 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 @_refusing
 def fit(ns: argparse.Namespace) -> int:
     """Fits a workload description to a trace and says how well it fits."""
+    from loadgen.workload.description import Source, dump_workload
+    from loadgen.workload.fit import fit_workload
+
     trace = read_trace(ns.trace, ns.format)
     tell_left_out(trace)
     if trace.zero_rows:
@@ -116,6 +119,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace", type=float, default=10.0, metavar="S", help="for requests in flight when stopped (10)"
     )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that send, each a part of the schedule (1)")
     parser.add_argument(
         "--max-connections", type=int, metavar="N", help="most requests in flight; what waits for it is late (no limit)"
     )
@@ -128,23 +132,33 @@ def run(ns: argparse.Namespace) -> int:
     The first SIGINT or SIGTERM stops the sending, a second one cancels what is in flight. The API key, if
     any, comes from the environment as WEIR_API_KEY.
     """
-    content, _ = schedule_of(ns)
+    content, requests = apart.result(apart.start(ns))
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     request = RunRequest(
         url=ns.url,
         model=ns.model,
         schedule=content,
+        requests=requests,
         directory=ns.out or Path("runs") / stamp,
         run_id=f"{stamp}-{secrets.token_hex(3)}",
         command=["weir", *sys.argv[1:]],
         timeout_s=ns.timeout,
         grace_s=ns.grace,
         max_connections=ns.max_connections,
+        crew=_crew(ns.workers),
         api_key=os.environ.get("WEIR_API_KEY"),
     )
     directory = uvloop.run(_until_signalled(request))
     sys.stdout.write(f"{directory}\n{summary(directory)}\n")
     return 0 if read_manifest(directory).status == "complete" else _INTERRUPTED
+
+
+def _crew(workers: int | None) -> Crew:
+    if workers is None:
+        return one_worker(terminal=sys.stderr.isatty())
+    if workers < 1:
+        raise ValueError(f"--workers {workers}: expected at least 1")
+    return WorkerProcesses(workers)
 
 
 async def _until_signalled(request: RunRequest) -> Path:

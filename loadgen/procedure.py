@@ -7,11 +7,11 @@ happened is kept: an interrupted run is sealed as such.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import platform
 import socket
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,16 +19,17 @@ from typing import NamedTuple, TextIO
 
 import msgspec
 
+from loadgen.drive.calibrate import NullServer, calibrate
 from loadgen.drive.chat import ChatRequests
-from loadgen.drive.client import Client, Exchange, parse_target, raise_open_files_limit
-from loadgen.drive.dispatch import Limit, OpenLoop
-from loadgen.drive.progress import Progress, Ticker
+from loadgen.drive.client import Client, Exchange, Target, parse_target, raise_open_files_limit
+from loadgen.drive.crew import Crew, ThisProcess, part_directory
+from loadgen.drive.progress import Board, Screen
+from loadgen.drive.share import Share, shares_of
 from loadgen.plan.schedule import Schedule
-from loadgen.plan.schedule_file import decode_schedule
-from loadgen.record import SCHEDULE, RunWriter
+from loadgen.record import SCHEDULE, claim, gather, read_requests, seal
 from loadgen.workload.prompts import prompt
 from protocol.openai import answer_of, usage_of
-from protocol.records import ChunkRecord, Manifest, RequestRecord, ScheduleHeader
+from protocol.records import Calibration, Manifest, WorkerReport
 
 _CHECK_TIMEOUT_S = 30.0
 
@@ -36,8 +37,8 @@ _CALIBRATION_WORDS = 64
 _CALIBRATION_SEED = 0
 """Seeds of requests are drawn from 63 bits, so no request of a run repeats the calibration's text."""
 
-_LEAD_NS = 250_000_000
-"""From the end of preparation to offset 0: time to build the first requests."""
+_MUCH = 0.5
+"""Share of the client's capacity above which a run is warned of: queueing shows from there on."""
 
 
 class RunError(Exception):
@@ -52,7 +53,9 @@ class RunRequest:
     """Of a gateway or an engine, without `/v1`."""
     model: str
     schedule: bytes
-    """Content of a schedule file."""
+    """Content of a schedule file, which is kept with the run."""
+    requests: Schedule
+    """What it says."""
     directory: Path
     """New, or empty."""
     run_id: str
@@ -64,6 +67,8 @@ class RunRequest:
     """What requests in flight get when the run is stopped."""
     max_connections: int | None = None
     """Most requests in flight of an open loop; what it holds back is late, and its record says since when."""
+    crew: Crew = field(default_factory=ThisProcess)
+    """Closed by `run`."""
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -74,13 +79,58 @@ async def run(
 
     `stop` ends the sending and gives requests in flight their grace; `halt` cancels them at once. Progress
     and warnings are written to `show`. Raises RunError when the target cannot serve the run, ValueError for
-    a bad URL or schedule, FileExistsError for a directory in use.
+    a bad URL or limit, FileExistsError for a directory in use.
     """
-    ticker = Ticker(show)
-    target = parse_target(plan.url)
-    requests = decode_schedule(plan.schedule)
-    _check_limit(requests.header, plan.max_connections)
-    open_files = raise_open_files_limit()
+    screen = Screen(show)
+    try:
+        target = parse_target(plan.url)
+        _check_limit(plan)
+        open_files = raise_open_files_limit()
+        async with NullServer(plan.requests) as null_server:
+            template_tokens = await _prepare(plan, target, screen)
+            calibration = await _calibrate(null_server, plan, screen)
+        claim(plan.directory)
+        (plan.directory / SCHEDULE).write_bytes(plan.schedule)
+        sent = await _send(plan, template_tokens, stop, halt or asyncio.Event(), screen)
+    finally:
+        await plan.crew.close()
+    outcomes = _outcomes(plan, sent.reports)
+    stopped = outcomes["unsent"] + outcomes["cancelled"]
+    manifest = Manifest(
+        run_id=plan.run_id,
+        status="interrupted" if stopped else "complete",
+        command=plan.command,
+        url=plan.url,
+        model=plan.model,
+        started_unix_ns=sent.started_unix_ns,
+        duration_ns=sent.duration_ns,
+        schedule=plan.requests.header,
+        template_tokens=template_tokens,
+        calibration=calibration,
+        workers=sent.reports,
+        scheduled=len(plan.requests),
+        outcomes=dict(outcomes),
+        host=_host(open_files),
+        versions=_versions(),
+        files={},
+    )
+    seal(plan.directory, manifest)
+    return plan.directory
+
+
+def _check_limit(plan: RunRequest) -> None:
+    workers, concurrency, limit = len(plan.crew.names), plan.requests.header.concurrency, plan.max_connections
+    if concurrency is not None and limit is not None:
+        raise ValueError("a closed loop limits its requests itself: drop --max-connections")
+    if limit is not None and limit < 1:
+        raise ValueError(f"--max-connections {limit}: expected at least 1")
+    for name, most in (("--max-connections", limit), ("the closed loop's concurrency", concurrency)):
+        if most is not None and most < workers:
+            raise ValueError(f"{name} is {most}, less than the {workers} workers: start fewer")
+
+
+async def _prepare(plan: RunRequest, target: Target, screen: Screen) -> int:
+    """Asks the target for its model and counts what its chat template adds."""
     try:
         client = await Client.open(target)
     except OSError as error:
@@ -88,86 +138,85 @@ async def run(
     try:
         chat = ChatRequests(target, model=plan.model, run_id=plan.run_id, api_key=plan.api_key)
         await _check_model(client, chat, plan)
-        chat.template_tokens = await _template_tokens(client, chat, ticker)
-        writer = RunWriter(plan.directory)
-        (plan.directory / SCHEDULE).write_bytes(plan.schedule)
-        origin_ns = time.monotonic_ns() + _LEAD_NS
-        started_unix_ns = time.time_ns() + (origin_ns - time.monotonic_ns())
-        ready = _Ready(client, chat, writer, ticker, origin_ns)
-        await _send(plan, requests, ready, stop, halt)
+        return await _template_tokens(client, chat, screen)
     finally:
         client.close()
-    writer.finalise(_manifest(plan, requests.header, ready, started_unix_ns, open_files))
-    return plan.directory
 
 
-class _Ready(NamedTuple):
-    """What the sending needs, made ready."""
+async def _calibrate(server: NullServer, plan: RunRequest, screen: Screen) -> Calibration | None:
+    """None, with a warning, when it could not be done: the run can be judged without."""
+    try:
+        found = await calibrate(server, plan.requests, len(plan.crew.names))
+    except (OSError, TimeoutError, ValueError) as error:
+        screen.print(f"warning: what this client can do could not be measured: {error or 'it took too long'}")
+        return None
+    if found.busiest_per_s > _MUCH * found.capacity_per_s:
+        screen.print(
+            f"warning: the busiest second has {found.busiest_per_s:.0f} requests for each worker, which can do"
+            f" {found.capacity_per_s:.0f} on a core of its own: start more with --workers"
+        )
+    return found
 
-    client: Client
-    chat: ChatRequests
-    writer: RunWriter
-    ticker: Ticker
-    origin_ns: int
+
+class _Sent(NamedTuple):
+    """What came of the sending."""
+
+    reports: list[WorkerReport]
+    started_unix_ns: int
+    duration_ns: int
 
 
 async def _send(
-    plan: RunRequest,
-    requests: Schedule,
-    ready: _Ready,
-    stop: asyncio.Event,
-    halt: asyncio.Event | None,
-) -> None:
-    progress = Progress(len(requests))
+    plan: RunRequest, template_tokens: int, stop: asyncio.Event, halt: asyncio.Event, screen: Screen
+) -> _Sent:
+    crew, requests = plan.crew, plan.requests
+    workers = len(crew.names)
+    origin_ns = time.monotonic_ns() + round(crew.lead_s(len(requests)) * 1e9)
+    started_unix_ns = time.time_ns() + (origin_ns - time.monotonic_ns())
+    board = Board(scheduled=len(requests), duration_ns=requests.header.duration_ns, origin_ns=origin_ns)
+    closed = requests.header.concurrency is not None
+    limits = shares_of(requests.header.concurrency if closed else plan.max_connections, workers)
+    parts = [part_directory(plan.directory, crew, number) for number in range(workers)]
 
-    def keep(record: RequestRecord, chunks: ChunkRecord | None) -> None:
-        ready.writer.add(record, chunks)
-        progress.finished(record)
-
-    loop = OpenLoop(
-        ready.client,
-        build=ready.chat.streamed,
-        keep=keep,
-        run_id=plan.run_id,
-        origin_ns=ready.origin_ns,
-        timeout_s=plan.timeout_s,
-    )
-
-    def line() -> str:
-        now_ns = time.monotonic_ns() - ready.origin_ns
-        return progress.line(now_ns=now_ns, sent=loop.sent, in_flight=loop.in_flight)
-
-    # What exists by now lives until the end: the collector need not look at it while requests are timed.
-    gc.freeze()
-    ticking = asyncio.create_task(ready.ticker.run(line))
-    try:
-        await loop.run(
-            requests,
-            stop=stop,
-            halt=halt or asyncio.Event(),
+    def share(number: int) -> Share:
+        clock = crew.clocks[number]
+        return Share(
+            name=crew.names[number],
+            url=plan.url,
+            model=plan.model,
+            run_id=plan.run_id,
+            origin_ns=origin_ns + (0 if clock is None else clock.offset_ns),
+            template_tokens=template_tokens,
+            timeout_s=plan.timeout_s,
             grace_s=plan.grace_s,
-            limit=_limit(requests.header, plan.max_connections),
+            in_flight=limits[number],
+            closed=closed,
+            directory=str(parts[number]),
+            api_key=plan.api_key,
         )
+
+    async def work(number: int) -> WorkerReport:
+        name = crew.names[number]
+        return await crew.work(
+            number, share(number), requests[number::workers], stop, halt, lambda tally: board.note(name, tally)
+        )
+
+    showing = asyncio.create_task(screen.run(board))
+    try:
+        reports = await asyncio.gather(*(work(number) for number in range(workers)))
     finally:
-        ticking.cancel()
-        gc.unfreeze()
-        ready.writer.close()
-    ready.ticker.end(line())
+        showing.cancel()
+        await asyncio.wait([showing])
+    duration_ns = time.monotonic_ns() - origin_ns
+    if crew.apart:
+        gather(plan.directory, parts)
+    return _Sent(list(reports), started_unix_ns, duration_ns)
 
 
-def _check_limit(header: ScheduleHeader, max_connections: int | None) -> None:
-    if max_connections is None:
-        return
-    if header.concurrency is not None:
-        raise ValueError("a closed loop limits its requests itself: drop --max-connections")
-    if max_connections < 1:
-        raise ValueError(f"--max-connections {max_connections}: expected at least 1")
-
-
-def _limit(header: ScheduleHeader, max_connections: int | None) -> Limit | None:
-    if header.concurrency is not None:
-        return Limit(requests=header.concurrency, closed=True)
-    return None if max_connections is None else Limit(requests=max_connections, closed=False)
+def _outcomes(plan: RunRequest, reports: list[WorkerReport]) -> Counter[str]:
+    if any(report.lost is not None for report in reports):
+        return Counter(record.outcome for record in read_requests(plan.directory))
+    return sum((Counter(report.outcomes) for report in reports), Counter())
 
 
 async def _check_model(client: Client, chat: ChatRequests, plan: RunRequest) -> None:
@@ -191,7 +240,7 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-async def _template_tokens(client: Client, chat: ChatRequests, ticker: Ticker) -> int:
+async def _template_tokens(client: Client, chat: ChatRequests, screen: Screen) -> int:
     """Prompt tokens that the chat template adds: those of a known text, less its words.
 
     0, with a warning, when the engine reports no usage or counts fewer tokens than words: then prompts are
@@ -204,7 +253,7 @@ async def _template_tokens(client: Client, chat: ChatRequests, ticker: Ticker) -
     usage = usage_of(exchange.body())
     if usage is None or usage.prompt_tokens < _CALIBRATION_WORDS:
         found = "no usage" if usage is None else f"{usage.prompt_tokens} tokens for {_CALIBRATION_WORDS} words"
-        ticker.print(f"warning: the engine reports {found}: the chat template is taken to add 0 tokens")
+        screen.print(f"warning: the engine reports {found}: the chat template is taken to add 0 tokens")
         return 0
     return usage.prompt_tokens - _CALIBRATION_WORDS
 
@@ -222,28 +271,6 @@ async def _ask(client: Client, wire: bytes) -> Exchange:
 def _status(exchange: Exchange) -> str:
     error = answer_of(exchange.body()).error or {}
     return f"http {exchange.status} {error.get('message', '')}".rstrip()
-
-
-def _manifest(
-    plan: RunRequest, header: ScheduleHeader, ready: _Ready, started_unix_ns: int, open_files: int
-) -> Manifest:
-    stopped = ready.writer.outcomes["unsent"] + ready.writer.outcomes["cancelled"]
-    return Manifest(
-        run_id=plan.run_id,
-        status="interrupted" if stopped else "complete",
-        command=plan.command,
-        url=plan.url,
-        model=plan.model,
-        started_unix_ns=started_unix_ns,
-        duration_ns=time.monotonic_ns() - ready.origin_ns,
-        schedule=header,
-        template_tokens=ready.chat.template_tokens,
-        scheduled=header.requests,
-        outcomes={},
-        host=_host(open_files),
-        versions=_versions(),
-        files={},
-    )
 
 
 def _host(open_files: int) -> dict[str, str]:

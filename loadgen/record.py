@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,18 +37,23 @@ GATEWAY = "gateway.jsonl"
 _BUFFER_BYTES = 64 * 1024
 
 
+def claim(run: Path) -> None:
+    """Makes the directory of a run. Raises FileExistsError when there is one that already holds anything."""
+    run.mkdir(parents=True, exist_ok=True)
+    if any(run.iterdir()):
+        raise FileExistsError(f"{run} is not empty: a run never overwrites another, name a new directory")
+
+
 class RunWriter:
     """Writes the records of a run that is going on.
 
     At most 64 KiB per file wait in memory, which is what a killed run loses; a full buffer is written out by
     the call that filled it.
-    Raises FileExistsError for a directory that already holds anything.
+    Raises FileExistsError for a directory that has such records already.
     """
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise FileExistsError(f"{path} is not empty: a run never overwrites another, name a new directory")
         self.path = path
         self.outcomes: Counter[str] = Counter()
         self._requests = _create(path / REQUESTS)
@@ -66,10 +71,20 @@ class RunWriter:
         self._requests.close()
         self._chunks.close()
 
-    def finalise(self, manifest: Manifest) -> None:
-        """Closes and seals the directory. `outcomes` and `files` of `manifest` are filled in here."""
-        self.close()
-        seal(self.path, msgspec.structs.replace(manifest, outcomes=dict(self.outcomes)))
+
+def gather(run: Path, parts: Sequence[Path]) -> None:
+    """Puts the records of several workers together in `run`, and removes the parts.
+
+    The last line of a worker that was killed may be cut; what is no whole line is no record, and is left out.
+    """
+    for name in (REQUESTS, CHUNKS):
+        with (run / name).open("xb") as whole:
+            for part in parts:
+                if (part / name).exists():
+                    with (part / name).open("rb") as lines:
+                        whole.writelines(line for line in lines if line.endswith(b"\n"))
+    for part in parts:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _create(path: Path) -> BinaryIO:

@@ -156,6 +156,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """2 when it was written again because a kept-alive connection had died; nothing else is ever tried again."""
     retry_after_s: float | None = None
     """What a refusal's `Retry-After` asked for, in seconds."""
+    client_stall_ns: int = 0
+    """The longest stall of the client itself, of those over 5 ms, while the request was under way."""
     prompt_tokens_planned: int
     output_tokens_planned: int
     prompt_tokens: int | None
@@ -201,6 +203,70 @@ class FileDigest(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How well one process of the load generator was while it sent."""
+
+    wall_s: float
+    cpu_s: float
+    """User and system time of the process."""
+    run_delay_s: float
+    """How long its thread was ready to run and had to wait for a CPU."""
+    other_cpu_s: float
+    """CPU time of everything else on the machine, the system under test included when it runs there."""
+    loop_lag_p99_ns: int
+    """How late the loop came to what was due: about the error of a read's stamp and of a send."""
+    loop_lag_max_ns: int
+    stalls: int
+    """How often the loop came more than 5 ms late."""
+    stalled_s: float
+    """For how long in all."""
+    gc_pauses: int
+    gc_total_ns: int
+    gc_max_ns: int
+    peak_rss_bytes: int
+
+
+class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine's monotonic clock less that of the machine that started the run, as far as it is known."""
+
+    offset_ns: int
+    bound_ns: int
+    """The true offset lies within this of `offset_ns`."""
+    exchanges: int
+    """Four-timestamp exchanges it was chosen from."""
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process sent, and how well it was."""
+
+    name: str
+    requests: int
+    """Of its share of the schedule."""
+    outcomes: dict[str, int]
+    scheduling: str
+    """`real-time`, or `ordinary` where that is not allowed."""
+    health: ClientHealth | None
+    """None when it was lost."""
+    clock: ClockOffset | None = None
+    """None on the machine that started the run."""
+    lost: str | None = None
+    """How it ended before its share was done."""
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client can do against a server that does nothing else, and how much of it the run asks for."""
+
+    requests: int
+    """Measured, each with `chunks` reads."""
+    chunks: int
+    cpu_s: float
+    """Of the client, for all of them."""
+    capacity_per_s: float
+    """Requests of this run's lengths per second that would keep the client's core busy."""
+    busiest_per_s: float
+    """Requests of one worker in the busiest second of the schedule; 0 for a closed loop, where the answers decide."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """`manifest.json` of a run directory: what was run, where, how it ended, and digests of every file."""
 
@@ -217,6 +283,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schedule: ScheduleHeader
     template_tokens: int
     """Prompt tokens the chat template adds to the text, measured before the run."""
+    calibration: Calibration | None = None
+    workers: list[WorkerReport] = []
     scheduled: int
     outcomes: dict[str, int]
     host: dict[str, str]

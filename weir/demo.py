@@ -17,7 +17,9 @@ from typing import Self
 import uvloop
 import yaml
 
+from loadgen.drive.crew import one_worker
 from loadgen.plan.making import make_schedule
+from loadgen.plan.schedule import Schedule
 from loadgen.plan.schedule_file import encode_schedule
 from loadgen.plan.sources import Drawn, Part
 from loadgen.procedure import RunError, RunRequest, run
@@ -79,7 +81,9 @@ async def _demo(arguments: argparse.Namespace, out: Path) -> int:
                 RunRequest(
                     url=gateway.url,
                     model=MODEL,
-                    schedule=schedule,
+                    schedule=encode_schedule(schedule),
+                    requests=schedule,
+                    crew=one_worker(terminal=sys.stderr.isatty()),
                     directory=out / "run",
                     run_id=out.name,
                     command=[*sys.argv],
@@ -97,11 +101,11 @@ async def _demo(arguments: argparse.Namespace, out: Path) -> int:
         return 0 if summary.status == "complete" else _STOPPED
 
 
-def _schedule(arguments: argparse.Namespace) -> bytes:
+def _schedule(arguments: argparse.Namespace) -> Schedule:
     path = shipped(WORKLOAD)
     assert path is not None, "the workload is part of the package"
     part = Part(seed=arguments.seed, duration_s=arguments.duration, rate_scale=arguments.rate_scale, start_s=START_S)
-    return encode_schedule(make_schedule(Drawn(load_workload(path)), part))
+    return make_schedule(Drawn(load_workload(path)), part)
 
 
 async def _start_pool(processes: Processes, kind: str, seed: int) -> list[str]:

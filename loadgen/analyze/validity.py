@@ -14,13 +14,21 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from loadgen.analyze.latency import ContentReads, seconds, send_lateness_ns, ttft_ns
+from loadgen.analyze.latency import NS_PER_S, ContentReads, seconds, send_lateness_ns, ttft_ns
 from loadgen.analyze.stats import order_statistic, required_n
 from loadgen.analyze.throughput import InFlight, time_in_flight_ns, window_of
-from protocol.records import Manifest, RequestRecord, ScheduledRequest, ScheduleHeader
+from protocol.records import Manifest, RequestRecord, ScheduledRequest, ScheduleHeader, WorkerReport
 
 LATE_SEND_LIMIT_S = 0.005
 """Highest P99 send lateness of a trustworthy client (bench-methods §F.3)."""
+BUSY_LIMIT = 0.9
+"""Share of its core from which on a client waits for itself: it is one thread."""
+STALLED_LIMIT = 0.01
+"""Share of a run that a client may be away from its event loop: beyond it no P99 is the system's."""
+RESOLUTION_S = 0.001
+"""P99 of the loop's lag above which a figure's error is worth telling."""
+CAPACITY_SHARE = 0.5
+"""Share of what the client can do above which queueing in it begins to show (bench-methods §B, row 16)."""
 TOKEN_TOLERANCE = 0.005
 """Largest share of planned tokens by which a run may miss its plan (bench-methods §B, prompt length row)."""
 LITTLE_TOLERANCE = 0.001
@@ -160,6 +168,76 @@ def _late_sends(evidence: Evidence) -> Reason | None:
         f"{late[-1] * 1e3:,.1f} ms.",
         remedy="Give the load generator a core of its own, or lower the rate.",
     )
+
+
+def _lost_workers(evidence: Evidence) -> Reason | None:
+    lost = [worker for worker in _workers(evidence) if worker.lost is not None]
+    if not lost:
+        return None
+    return Reason(
+        kind="lost_worker",
+        severity="error",
+        text="; ".join(f"worker {worker.name}, with {worker.requests:,} requests: {worker.lost}" for worker in lost)
+        + ". The load offered was not the load planned.",
+        remedy="Look at that machine's memory and logs, and run again.",
+    )
+
+
+def _client_saturated(evidence: Evidence) -> Reason | None:
+    """Busy, held up, or kept from its CPU: by the client's own account, whatever was the cause."""
+    found = [(worker.name, worker.health) for worker in _workers(evidence) if worker.health is not None]
+    wrong = []
+    for name, health in found:
+        if health.cpu_s > BUSY_LIMIT * health.wall_s:
+            wrong.append(f"worker {name} was busy for {health.cpu_s / health.wall_s:.0%} of the time")
+        if health.loop_lag_p99_ns > LATE_SEND_LIMIT_S * NS_PER_S:
+            wrong.append(f"worker {name} came {health.loop_lag_p99_ns / 1e6:,.1f} ms late to its reads at P99")
+        elif health.stalled_s > STALLED_LIMIT * health.wall_s:
+            wrong.append(
+                f"worker {name} was away from its event loop {health.stalls:,} times, for {health.stalled_s:,.2f} of"
+                f" {health.wall_s:,.0f} s"
+            )
+    if not wrong:
+        return None
+    return Reason(
+        kind="client_saturated",
+        severity="error",
+        text="; ".join(wrong) + ": the load generator measured itself.",
+        remedy="Give it a core of its own, more --workers, or less load.",
+    )
+
+
+def _client_stalls(evidence: Evidence) -> Reason | None:
+    stalled = [request for request in evidence.requests if request.client_stall_ns]
+    lags = [worker.health.loop_lag_p99_ns / NS_PER_S for worker in _workers(evidence) if worker.health is not None]
+    if not stalled and max(lags, default=0.0) <= RESOLUTION_S:
+        return None
+    worst_ms = max((request.client_stall_ns for request in stalled), default=0) / 1e6
+    return Reason(
+        kind="client_stalls",
+        severity="warning",
+        text=f"{len(stalled):,} of {len(evidence.requests):,} requests were under way while the load generator did not "
+        f"look for 5 ms or more, {worst_ms:,.0f} ms at worst; it was late to reads by "
+        f"{max(lags, default=0.0) * 1e3:,.1f} ms at P99.",
+        remedy="Distrust differences of that size; those requests have `client_stall_ns`.",
+    )
+
+
+def _near_capacity(evidence: Evidence) -> Reason | None:
+    found = None if evidence.manifest is None else evidence.manifest.calibration
+    if found is None or found.busiest_per_s <= CAPACITY_SHARE * found.capacity_per_s:
+        return None
+    return Reason(
+        kind="near_capacity",
+        severity="warning",
+        text=f"The busiest second has {found.busiest_per_s:,.0f} requests for each worker, "
+        f"{found.busiest_per_s / found.capacity_per_s:.0%} of the {found.capacity_per_s:,.0f} that one can do here.",
+        remedy="Start more --workers.",
+    )
+
+
+def _workers(evidence: Evidence) -> list[WorkerReport]:
+    return [] if evidence.manifest is None else evidence.manifest.workers
 
 
 def _marks_out_of_order(evidence: Evidence) -> Reason | None:
@@ -347,7 +425,9 @@ CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _damaged,
     _interrupted,
     _not_as_scheduled,
+    _lost_workers,
     _not_all_sent,
+    _client_saturated,
     _late_sends,
     _marks_out_of_order,
     _prompt_tokens,
@@ -358,6 +438,8 @@ CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _failures,
     _truncated,
     _few_samples,
+    _client_stalls,
+    _near_capacity,
     _unjoined,
 )
 """Every check, most damaging first; each gives at most one reason."""

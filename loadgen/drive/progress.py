@@ -1,75 +1,128 @@
-"""The line that tells how a run is going, on standard error.
+"""How a run is going, on standard error: a live table on a terminal, elsewhere a plain line every 5 s.
 
-On a terminal it is rewritten in place twice a second; elsewhere a plain line appears every 5 s. It measures
-nothing: what it shows is taken from records that are kept anyway.
+It measures nothing: what it shows is what workers tell. The table is drawn by a process that does not send.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable
-from typing import TextIO
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TextIO
 
-from protocol.records import RequestRecord
+from loadgen.drive.tally import Tally
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
 
 _WINDOW_NS = 10_000_000_000
 _TERMINAL_EVERY_S = 0.5
 _PLAIN_EVERY_S = 5.0
 _REMEMBERED = 10_000
-"""Of more first tokens in 10 s, the latest."""
+"""Of more first tokens or sends in 10 s, the latest."""
 
 
-class Progress:
-    """Counts finished requests and keeps the TTFTs of the last 10 s."""
+class Board:
+    """What all workers have told so far. Times are on the clock of the run, whose offset 0 is `origin_ns`."""
 
-    def __init__(self, scheduled: int) -> None:
+    def __init__(self, *, scheduled: int, duration_ns: int, origin_ns: int) -> None:
         self._scheduled = scheduled
-        self._failed = 0
-        self._ttft: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+        self._duration_ns = duration_ns
+        self._origin_ns = origin_ns
+        self._tallies: dict[str, Tally] = {}
+        self._ttft_ns: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+        self._late_ns: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def finished(self, record: RequestRecord) -> None:
-        """Notes a finished request; TTFT counts from the intended time."""
-        if record.outcome != "ok":
-            self._failed += 1
-        if record.first_token_ns is not None:
-            self._ttft.append((record.first_token_ns, record.first_token_ns - record.intended_ns))
+    def note(self, worker: str, tally: Tally) -> None:
+        """Takes one worker's state in place of its last."""
+        self._tallies[worker] = tally
+        self._ttft_ns += tally.ttft_ns
+        self._late_ns += tally.late_ns
 
-    def line(self, *, now_ns: int, sent: int, in_flight: int) -> str:
-        """The state at `now_ns` of the run. Percentiles are nearest-rank, of first tokens of the last 10 s."""
-        recent = sorted(ttft_ns for at_ns, ttft_ns in self._ttft if at_ns >= now_ns - _WINDOW_NS)
-        ttft = "-"
-        if recent:
-            p50, p99 = (recent[-(-len(recent) * share // 100) - 1] / 1e6 for share in (50, 99))
-            ttft = f"{p50:.1f}/{p99:.1f} ms"
-        return (
-            f"{max(0, now_ns) / 1e9:6.1f} s  sent {sent}/{self._scheduled}  in flight {in_flight}"
-            f"  TTFT p50/p99 {ttft}  failed {self._failed}"
+    def figures(self, now_ns: int) -> dict[str, str]:
+        """What is shown at `now_ns`, by name. Percentiles are nearest-rank; TTFT is that of the last 10 s."""
+        sent, in_flight, failed = (
+            sum(getattr(tally, name) for tally in self._tallies.values()) for name in ("sent", "in_flight", "failed")
         )
+        recent = [ttft_ns for at_ns, ttft_ns in self._ttft_ns if at_ns >= now_ns - _WINDOW_NS]
+        return {
+            "elapsed": f"{max(0, now_ns) / 1e9:.1f} s",
+            "left": self._left(now_ns, sent),
+            "sent": f"{sent}/{self._scheduled}",
+            "in flight": str(in_flight),
+            "failed": str(failed),
+            "TTFT p50/p99": _percentiles_ms(recent, 1),
+            "sent late p50/p99": _percentiles_ms(list(self._late_ns), 2),
+        }
+
+    def now_ns(self) -> int:
+        """On the clock of the run."""
+        return time.monotonic_ns() - self._origin_ns
+
+    def _left(self, now_ns: int, sent: int) -> str:
+        """By the schedule; a closed loop's by the pace so far."""
+        if self._duration_ns:
+            return f"{max(0, self._duration_ns - max(0, now_ns)) / 1e9:.0f} s"
+        return f"{max(0, now_ns) * (self._scheduled - sent) / sent / 1e9:.0f} s" if sent else "-"
 
 
-class Ticker:
-    """Prints lines to a stream, or to none."""
+def _percentiles_ms(values_ns: list[int], digits: int) -> str:
+    if not values_ns:
+        return "-"
+    ordered = sorted(values_ns)
+    p50, p99 = (ordered[-(-len(ordered) * share // 100) - 1] / 1e6 for share in (50, 99))
+    return f"{p50:.{digits}f}/{p99:.{digits}f} ms"
+
+
+class Screen:
+    """Shows a board on a stream, or on none."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._terminal = stream is not None and stream.isatty()
 
-    async def run(self, line: Callable[[], str]) -> None:
-        """Shows what `line` returns, again and again until cancelled."""
-        while self._stream is not None:
-            await asyncio.sleep(_TERMINAL_EVERY_S if self._terminal else _PLAIN_EVERY_S)
-            self._write(f"\r\x1b[K{line()}" if self._terminal else f"{line()}\n")
-
-    def end(self, line: str) -> None:
-        """Shows the last line and leaves it standing."""
-        self._write(f"\r\x1b[K{line}\n" if self._terminal else f"{line}\n")
+    async def run(self, board: Board) -> None:
+        """Shows the board again and again until cancelled, and its last state then."""
+        with ExitStack() as stack:
+            live = stack.enter_context(self._live()) if self._terminal else None
+            try:
+                while True:
+                    if live is not None:
+                        live.update(_table(board), refresh=True)
+                    await asyncio.sleep(_TERMINAL_EVERY_S if self._terminal else _PLAIN_EVERY_S)
+                    if live is None:
+                        self._print_figures(board)
+            finally:
+                if live is not None:
+                    live.update(_table(board), refresh=True)
+                else:
+                    self._print_figures(board)
 
     def print(self, text: str) -> None:
         """A line of its own."""
-        self._write(f"{text}\n")
-
-    def _write(self, text: str) -> None:
         if self._stream is not None:
-            self._stream.write(text)
+            self._stream.write(f"{text}\n")
             self._stream.flush()
+
+    def _print_figures(self, board: Board) -> None:
+        self.print("  ".join(f"{name} {value}" for name, value in board.figures(board.now_ns()).items()))
+
+    def _live(self) -> Live:
+        # Imported where there is a terminal to draw on: it is as large as all the rest of a worker.
+        from rich.console import Console
+        from rich.live import Live
+
+        return Live(console=Console(file=self._stream), auto_refresh=False)
+
+
+def _table(board: Board) -> Table:
+    from rich.table import Table
+
+    table = Table(show_header=True, header_style="bold", box=None, padding=(0, 2, 0, 0))
+    figures = board.figures(board.now_ns())
+    for name in figures:
+        table.add_column(name, justify="right")
+    table.add_row(*figures.values())
+    return table

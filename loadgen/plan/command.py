@@ -16,7 +16,6 @@ from pathlib import Path
 from loadgen.plan.arrivals import Arrivals, parse_arrivals
 from loadgen.plan.experiment import PLAN, Arm, Experiment, Level, Plan, TrafficChoice, parse_experiment
 from loadgen.plan.schedule import Schedule
-from loadgen.plan.schedule_file import decode_schedule, encode_schedule
 from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, Source, columns
 from loadgen.record import digest
 from loadgen.workload.traces import FORMATS, Trace, read_trace
@@ -135,6 +134,7 @@ def schedule_of(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
     if ns.schedule is not None:
         return _given(ns)
     from loadgen.plan.making import make, make_closed
+    from loadgen.plan.schedule_file import encode_schedule
 
     part = Part(
         seed=ns.seed or 0,
@@ -182,6 +182,8 @@ def _given(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
     given = [name for name in _BESIDE_SCHEDULE if getattr(ns, name) is not None]
     if given:
         raise ValueError(f"--schedule is complete: drop --{given[0].replace('_', '-')}")
+    from loadgen.plan.schedule_file import decode_schedule
+
     content = ns.schedule.read_bytes()
     try:
         return content, decode_schedule(content)

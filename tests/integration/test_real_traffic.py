@@ -16,6 +16,7 @@ import pytest
 from loadgen import record
 from loadgen.join import join
 from loadgen.plan.making import make_schedule
+from loadgen.plan.schedule import Schedule
 from loadgen.plan.schedule_file import encode_schedule
 from loadgen.plan.sources import Part, Replayed, columns
 from loadgen.procedure import RunRequest, run
@@ -28,18 +29,20 @@ START_S = 600.0
 DURATION_S = 60.0
 
 
-def azure_minute() -> bytes:
+def azure_minute() -> Schedule:
     trace = read_trace(TRACE, "azure")
     source = Replayed(name="azure-conv-2023", sha256=trace.sha256, requests=columns(trace.rows))
-    return encode_schedule(make_schedule(source, Part(seed=1, duration_s=DURATION_S, start_s=START_S)))
+    return make_schedule(source, Part(seed=1, duration_s=DURATION_S, start_s=START_S))
 
 
 async def replay(cluster: Cluster, directory: Path) -> None:
+    schedule = azure_minute()
     await run(
         RunRequest(
             url=cluster.gateway.url,
             model=MODEL,
-            schedule=azure_minute(),
+            schedule=encode_schedule(schedule),
+            requests=schedule,
             directory=directory,
             run_id="azure-minute",
             command=["pytest"],

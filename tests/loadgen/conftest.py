@@ -198,10 +198,10 @@ def run_directory(path, requests, *, sealed=True, gateway_records=None, **manife
         writer.add(each, chunks(each) if each.first_token_ns and each.output_tokens else None)
     if gateway_records is not None:
         (path / record.GATEWAY).write_bytes(b"".join(map(encode_line, gateway_records)))
+    writer.close()
     if sealed:
-        writer.finalise(manifest(requests, header, **manifest_changes))
-    else:
-        writer.close()
+        made = manifest(requests, header, **{"outcomes": dict(writer.outcomes), **manifest_changes})
+        record.seal(path, made)
     return path
 
 

@@ -1,5 +1,6 @@
 import asyncio
 import io
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -35,6 +36,7 @@ def request(engine, directory, *, rows=ROWS, **changes):
         "url": engine.url,
         "model": "m",
         "schedule": encode_schedule(schedule),
+        "requests": schedule,
         "directory": directory,
         "run_id": "run",
         "command": ["weir", "run"],
@@ -175,7 +177,5 @@ async def test_a_directory_in_use_is_refused_before_anything_is_sent(tmp_path):
 
 
 def test_the_key_is_not_shown(tmp_path):
-    plan = RunRequest(
-        url="http://h", model="m", schedule=b"", directory=tmp_path, run_id="r", command=[], api_key="secret"
-    )
+    plan = request(SimpleNamespace(url="http://h"), tmp_path, api_key="secret")
     assert "secret" not in repr(plan)

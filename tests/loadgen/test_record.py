@@ -16,7 +16,8 @@ def run(tmp_path, made):
     writer.add(answered, made.chunks(answered))
     writer.add(refused, None)
     (writer.path / record.SCHEDULE).write_bytes(encode_line(HEADER))
-    writer.finalise(made.manifest([answered, refused], HEADER))
+    writer.close()
+    record.seal(writer.path, made.manifest([answered, refused], HEADER, outcomes=dict(writer.outcomes)))
     return writer.path
 
 
@@ -39,13 +40,31 @@ def test_sha256sum_agrees_and_covers_every_other_file(run):
 def test_a_run_never_overwrites_another(run):
     before = record.digest(run / record.REQUESTS)
     with pytest.raises(FileExistsError, match="not empty"):
+        record.claim(run)
+    with pytest.raises(FileExistsError):
         record.RunWriter(run)
     assert record.digest(run / record.REQUESTS) == before
 
 
 def test_an_existing_empty_directory_is_taken(tmp_path):
+    record.claim(tmp_path)
     record.RunWriter(tmp_path).close()
     assert (tmp_path / record.REQUESTS).exists()
+
+
+def test_the_records_of_several_workers_are_put_together(tmp_path, made):
+    """The second was killed within a line, the third before it made a file."""
+    parts = [tmp_path / f"worker-{number}" for number in range(3)]
+    for number, part in enumerate(parts[:2]):
+        writer = record.RunWriter(part)
+        writer.add(made.request(number), made.chunks(made.request(number)))
+        writer.close()
+    with (parts[1] / record.REQUESTS).open("ab") as file:
+        file.write(b'{"schema":"weir.request-rec')
+    record.gather(tmp_path, parts)
+    assert list(record.read_requests(tmp_path)) == [made.request(0), made.request(1)]
+    assert [chunks.index for chunks in record.read_chunks(tmp_path)] == [0, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [record.CHUNKS, record.REQUESTS]
 
 
 def test_a_killed_run_keeps_its_lines_but_is_no_run(tmp_path, made):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from loadgen.analyze.validity import GatewayView, JoinCounts, judge
-from protocol.records import Manifest
+from protocol.records import Calibration, ClientHealth, Manifest, WorkerReport
 
 SECOND = 1_000_000_000
 
@@ -167,3 +167,78 @@ def test_an_incomplete_join_is_told(made, good, changes, complete):
     counts = dict.fromkeys(JoinCounts.__struct_fields__, 0) | {"pairs": 300} | changes
     view = GatewayView(counts=JoinCounts(**counts), pools={}, phases_ns={}, outside_ns={})
     assert kinds(made.evidence(good, gateway=view)) == ({} if complete else {"join_incomplete": "warning"})
+
+
+def health(**changes):
+    """A client that had little to do and did it in time, for 10 s."""
+    values = {
+        "wall_s": 10.0,
+        "cpu_s": 3.0,
+        "run_delay_s": 0.1,
+        "other_cpu_s": 2.0,
+        "loop_lag_p99_ns": 300_000,
+        "loop_lag_max_ns": 2_000_000,
+        "stalls": 0,
+        "stalled_s": 0.0,
+        "gc_pauses": 5,
+        "gc_total_ns": 2_000_000,
+        "gc_max_ns": 800_000,
+        "peak_rss_bytes": 45_000_000,
+    }
+    return ClientHealth(**(values | changes))
+
+
+def worker(name="0", **changes):
+    values = {"name": name, "requests": 300, "outcomes": {"ok": 300}, "scheduling": "ordinary", "health": health()}
+    return WorkerReport(**(values | changes))
+
+
+def judged(made, requests, **manifest_changes):
+    header, _ = made.schedule(requests)
+    return judge(made.evidence(requests, manifest=made.manifest(requests, header, **manifest_changes))).reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"cpu_s": 9.1}, "worker 1 was busy for 91% of the time"),
+        ({"loop_lag_p99_ns": 5_100_000}, "worker 1 came 5.1 ms late to its reads at P99"),
+        ({"stalls": 1, "stalled_s": 0.2}, "worker 1 was away from its event loop 1 times, for 0.20 of 10 s"),
+        ({"stalls": 3, "stalled_s": 0.05}, None),
+    ],
+    ids=["well", "busy", "late", "blocked for 200 ms", "disturbed a little"],
+)
+def test_a_client_that_was_the_bottleneck_makes_it_invalid(made, good, changes, told):
+    reasons = judged(made, good, workers=[worker("0"), worker("1", health=health(**changes))])
+    saturated = [reason for reason in reasons if reason.kind == "client_saturated"]
+    assert [reason.severity for reason in saturated] == (["error"] if told else [])
+    assert told is None or told in saturated[0].text
+
+
+def test_requests_that_were_under_way_in_a_stall_are_counted(made, good):
+    held = [made.request(i, at_ms=10 * i, client_stall_ns=8_000_000 if i < 3 else 0) for i in range(300)]
+    (reason,) = judged(made, held, workers=[worker()])
+    assert (reason.kind, reason.severity) == ("client_stalls", "warning")
+    assert "3 of 300 requests" in reason.text
+    assert "8 ms at worst" in reason.text
+
+
+def test_a_lag_that_shows_in_the_figures_is_told(made, good):
+    (reason,) = judged(made, good, workers=[worker(health=health(loop_lag_p99_ns=1_200_000))])
+    assert (reason.kind, reason.severity) == ("client_stalls", "warning")
+    assert "1.2 ms at P99" in reason.text
+
+
+def test_a_lost_worker_makes_it_invalid_and_says_why(made, good):
+    gone = worker("7", health=None, lost="its process ended with status -9")
+    reasons = {reason.kind: reason for reason in judged(made, good, workers=[worker(), gone])}
+    assert reasons["lost_worker"].severity == "error"
+    assert "worker 7, with 300 requests: its process ended with status -9" in reasons["lost_worker"].text
+
+
+@pytest.mark.parametrize(("busiest", "warned"), [(50.0, False), (51.0, True)])
+def test_more_than_half_of_what_the_client_can_do_is_a_warning(made, good, busiest, warned):
+    calibration = Calibration(requests=32, chunks=20, cpu_s=0.1, capacity_per_s=100.0, busiest_per_s=busiest)
+    kinds_found = {reason.kind: reason.severity for reason in judged(made, good, calibration=calibration)}
+    assert kinds_found == ({"near_capacity": "warning"} if warned else {})

@@ -1,0 +1,49 @@
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from loadgen.plan import apart
+from loadgen.plan.command import add_traffic_arguments, schedule_of
+
+
+def arguments(*words):
+    parser = argparse.ArgumentParser()
+    add_traffic_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_the_schedule_is_the_one_that_would_have_been_planned_here():
+    asked = arguments("--lengths", "50-60:7", "--arrivals", "gamma:rate=20,cv=2", "--duration", "20", "--seed", "4")
+    asked.verb = print
+    content, schedule = apart.result(apart.start(asked))
+    here_content, here = schedule_of(asked)
+    assert content == here_content
+    assert (schedule.header, list(schedule)) == (here.header, list(here))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--lengths", "7"), "expected PROMPT:OUTPUT"),
+        (("--schedule", "/nowhere/at.all"), "No such file or directory: '/nowhere/at.all'"),
+    ],
+)
+def test_what_cannot_be_planned_is_told_as_ever(words, why):
+    with pytest.raises(ValueError, match=why):
+        apart.result(apart.start(arguments(*words)))
+
+
+def test_a_planner_that_dies_is_no_schedule():
+    dead = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(3)"], stdout=subprocess.PIPE)
+    with pytest.raises(ValueError, match="planning ended with status 3"):
+        apart.result(dead)
+
+
+def test_what_sends_has_not_loaded_what_plans():
+    """pyarrow and scipy alone are more than the memory that a run may take."""
+    code = "import sys, loadgen.commands; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "loadgen.drive.share" in loaded
+    assert not {"pyarrow", "scipy", "rich", "httpx", "pydantic"} & set(loaded)

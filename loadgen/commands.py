@@ -13,17 +13,21 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import uvloop
 
+from loadgen.cells import refuse_begun, run_cells
 from loadgen.drive.crew import Crew, WorkerProcesses, one_worker
 from loadgen.plan import apart
-from loadgen.plan.command import add_traffic_arguments, say, tell_left_out
+from loadgen.plan.command import BESIDE_SCHEDULE, add_traffic_arguments, say, tell_left_out
+from loadgen.plan.experiment import Cell, read_plan
+from loadgen.plan.schedule import Schedule
 from loadgen.procedure import RunError, RunRequest
 from loadgen.procedure import run as run_procedure
 from loadgen.record import read_manifest, read_requests
@@ -44,6 +48,7 @@ _KNOWN_SOURCES = {
 }
 """Attribution that a data set's licence asks for, by trace format."""
 
+_Result = TypeVar("_Result")
 _Verb = Callable[[argparse.Namespace], int]
 
 
@@ -110,10 +115,12 @@ def fit(ns: argparse.Namespace) -> int:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """`weir run --url U --model M (--workload | --trace | --schedule) …`."""
-    parser.add_argument("--url", required=True, help="gateway or engine, without /v1")
-    parser.add_argument("--model", required=True)
-    add_traffic_arguments(parser)
+    """`weir run --url U --model M (--workload | --trace | --schedule) …`, `weir run --plan DIR [--resume]`."""
+    parser.add_argument("--plan", type=Path, metavar="DIR", help="run every cell of a plan made by `weir plan`")
+    parser.add_argument("--resume", action="store_true", help="go on with a plan that was begun")
+    parser.add_argument("--url", help="gateway or engine, without /v1")
+    parser.add_argument("--model")
+    add_traffic_arguments(parser, sources=False)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory, new or empty (runs/UTC)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="of one request (600)")
     parser.add_argument(
@@ -127,20 +134,66 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 @_refusing
 def run(ns: argparse.Namespace) -> int:
-    """Sends a schedule and prints where the evidence is. Exit status 130 after an interruption.
+    """Sends a schedule, or those of a plan, and prints where the evidence is. Exit status 130 after an interruption.
 
     The first SIGINT or SIGTERM stops the sending, a second one cancels what is in flight. The API key, if
     any, comes from the environment as WEIR_API_KEY.
     """
-    content, requests = apart.result(apart.start(ns))
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    request = RunRequest(
-        url=ns.url,
-        model=ns.model,
+    if ns.plan is not None:
+        return _run_plan(ns)
+    if ns.url is None or ns.model is None:
+        raise ValueError("say where to send to with --url and --model, or run a plan with --plan")
+    if ns.resume:
+        raise ValueError("--resume belongs to --plan")
+    planning = apart.start(ns)
+    directory = ns.out or Path("runs") / _stamp()
+    content, requests = apart.result(planning)
+    request = _request(ns, directory, content, requests, url=ns.url, model=ns.model)
+    uvloop.run(_until_signalled(lambda stop, halt: run_procedure(request, stop, halt=halt, show=sys.stderr)))
+    sys.stdout.write(f"{directory}\n{summary(directory)}\n")
+    return 0 if read_manifest(directory).status == "complete" else _INTERRUPTED
+
+
+_OF_ONE_RUN = ("url", "model", "out", "workload", "trace", "lengths", "schedule", *BESIDE_SCHEDULE)
+
+
+def _run_plan(ns: argparse.Namespace) -> int:
+    given = [name for name in _OF_ONE_RUN if getattr(ns, name) is not None]
+    if given:
+        raise ValueError(f"--plan says what to send and where to: drop --{given[0].replace('_', '-')}")
+    plan = read_plan(ns.plan)
+    if not ns.resume:
+        refuse_begun(plan)
+
+    def request(cell: Cell, directory: Path, content: bytes, requests: Schedule) -> RunRequest:
+        return _request(ns, directory, content, requests, url=cell.arm.url, model=cell.arm.model)
+
+    def done(cell: Cell, directory: Path) -> None:
+        sys.stdout.write(f"{directory}\n{summary(directory)}\n")
+        sys.stdout.flush()
+
+    whole = uvloop.run(
+        _until_signalled(lambda stop, halt: run_cells(plan, request, stop=stop, halt=halt, show=sys.stderr, done=done))
+    )
+    left = len(plan.remaining())
+    sys.stdout.write(f"{plan.directory}: {len(plan.cells()) - left} of {len(plan.cells())} cells are complete\n")
+    return 0 if whole else _INTERRUPTED
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _request(
+    ns: argparse.Namespace, directory: Path, content: bytes, requests: Schedule, *, url: str, model: str
+) -> RunRequest:
+    return RunRequest(
+        url=url,
+        model=model,
         schedule=content,
         requests=requests,
-        directory=ns.out or Path("runs") / stamp,
-        run_id=f"{stamp}-{secrets.token_hex(3)}",
+        directory=directory,
+        run_id=f"{_stamp()}-{secrets.token_hex(3)}",
         command=["weir", *sys.argv[1:]],
         timeout_s=ns.timeout,
         grace_s=ns.grace,
@@ -148,9 +201,6 @@ def run(ns: argparse.Namespace) -> int:
         crew=_crew(ns.workers),
         api_key=os.environ.get("WEIR_API_KEY"),
     )
-    directory = uvloop.run(_until_signalled(request))
-    sys.stdout.write(f"{directory}\n{summary(directory)}\n")
-    return 0 if read_manifest(directory).status == "complete" else _INTERRUPTED
 
 
 def _crew(workers: int | None) -> Crew:
@@ -161,7 +211,7 @@ def _crew(workers: int | None) -> Crew:
     return WorkerProcesses(workers)
 
 
-async def _until_signalled(request: RunRequest) -> Path:
+async def _until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Awaitable[_Result]]) -> _Result:
     stop, halt = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -172,7 +222,7 @@ async def _until_signalled(request: RunRequest) -> Path:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    return await run_procedure(request, stop, halt=halt, show=sys.stderr)
+    return await work(stop, halt)
 
 
 def summary(directory: Path) -> str:

@@ -48,6 +48,13 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     parser.add_argument("--text-seed", type=int, help="schedules share text only where it is equal (as --seed)")
 
 
+def given_schedule(path: Path) -> argparse.Namespace:
+    """The arguments that name this schedule and nothing else."""
+    parser = argparse.ArgumentParser()
+    add_traffic_arguments(parser)
+    return parser.parse_args(["--schedule", str(path)])
+
+
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """`weir plan TRAFFIC -o FILE`, `weir plan TRAFFIC --arm … -o DIR`, `weir plan EXPERIMENT.yaml -o DIR`."""
     parser.add_argument("experiment", nargs="?", type=Path, metavar="EXPERIMENT", help="YAML, in place of all below")
@@ -165,7 +172,7 @@ def _tell_peculiarities(name: str, header: ScheduleHeader) -> None:
         say(f"{name}: its times lie on a grid and are replayed so ({'; '.join(special)})")
 
 
-_BESIDE_SCHEDULE = (
+BESIDE_SCHEDULE = (
     "format",
     "arrivals",
     "concurrency",
@@ -176,10 +183,11 @@ _BESIDE_SCHEDULE = (
     "seed",
     "text_seed",
 )
+"""What makes a schedule, and so has no place beside one that is given."""
 
 
 def _given(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
-    given = [name for name in _BESIDE_SCHEDULE if getattr(ns, name) is not None]
+    given = [name for name in BESIDE_SCHEDULE if getattr(ns, name) is not None]
     if given:
         raise ValueError(f"--schedule is complete: drop --{given[0].replace('_', '-')}")
     from loadgen.plan.schedule_file import decode_schedule

@@ -6,7 +6,7 @@ What has been run is never run again and never overwritten: a run that was inter
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -17,7 +17,7 @@ from loadgen.plan.schedule import Schedule
 from loadgen.procedure import RunRequest, run
 from loadgen.record import read_manifest
 
-MakeRequest = Callable[[Cell, Path, bytes, Schedule], RunRequest]
+MakeRequest = Callable[[Cell, Path, bytes, Schedule], Awaitable[RunRequest]]
 """The run of a cell: into which directory, the content of its schedule file, and what that says."""
 
 
@@ -49,7 +49,7 @@ async def run_cells(
         content, requests = apart.result(apart.start(given_schedule(cell.schedule)))
         if stop.is_set():
             return False
-        await run(make_request(cell, directory, content, requests), stop, halt=halt, show=show)
+        await run(await make_request(cell, directory, content, requests), stop, halt=halt, show=show)
         done(cell, directory)
         if read_manifest(directory).status != "complete":
             return False

@@ -128,6 +128,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes that send, each a part of the schedule (1)")
     parser.add_argument(
+        "--ray", metavar="ADDRESS", help="send from the machines of a Ray cluster, `auto` for this one's"
+    )
+    parser.add_argument(
         "--max-connections", type=int, metavar="N", help="most requests in flight; what waits for it is late (no limit)"
     )
 
@@ -148,8 +151,12 @@ def run(ns: argparse.Namespace) -> int:
     planning = apart.start(ns)
     directory = ns.out or Path("runs") / _stamp()
     content, requests = apart.result(planning)
-    request = _request(ns, directory, content, requests, url=ns.url, model=ns.model)
-    uvloop.run(_until_signalled(lambda stop, halt: run_procedure(request, stop, halt=halt, show=sys.stderr)))
+
+    async def one(stop: asyncio.Event, halt: asyncio.Event) -> Path:
+        request = await _request(ns, directory, content, requests, url=ns.url, model=ns.model)
+        return await run_procedure(request, stop, halt=halt, show=sys.stderr)
+
+    uvloop.run(_until_signalled(one))
     sys.stdout.write(f"{directory}\n{summary(directory)}\n")
     return 0 if read_manifest(directory).status == "complete" else _INTERRUPTED
 
@@ -165,8 +172,8 @@ def _run_plan(ns: argparse.Namespace) -> int:
     if not ns.resume:
         refuse_begun(plan)
 
-    def request(cell: Cell, directory: Path, content: bytes, requests: Schedule) -> RunRequest:
-        return _request(ns, directory, content, requests, url=cell.arm.url, model=cell.arm.model)
+    async def request(cell: Cell, directory: Path, content: bytes, requests: Schedule) -> RunRequest:
+        return await _request(ns, directory, content, requests, url=cell.arm.url, model=cell.arm.model)
 
     def done(cell: Cell, directory: Path) -> None:
         sys.stdout.write(f"{directory}\n{summary(directory)}\n")
@@ -184,7 +191,7 @@ def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _request(
+async def _request(
     ns: argparse.Namespace, directory: Path, content: bytes, requests: Schedule, *, url: str, model: str
 ) -> RunRequest:
     return RunRequest(
@@ -198,17 +205,21 @@ def _request(
         timeout_s=ns.timeout,
         grace_s=ns.grace,
         max_connections=ns.max_connections,
-        crew=_crew(ns.workers),
+        crew=await _crew(ns.workers, ns.ray),
         api_key=os.environ.get("WEIR_API_KEY"),
     )
 
 
-def _crew(workers: int | None) -> Crew:
-    if workers is None:
-        return one_worker(terminal=sys.stderr.isatty())
-    if workers < 1:
+async def _crew(workers: int | None, ray_address: str | None) -> Crew:
+    if workers is not None and workers < 1:
         raise ValueError(f"--workers {workers}: expected at least 1")
-    return WorkerProcesses(workers)
+    if ray_address is not None:
+        try:
+            from loadgen.drive.ray_workers import place
+        except ModuleNotFoundError:
+            raise ValueError("--ray needs Ray: pip install 'weir-llm[ray]', on every machine of the cluster") from None
+        return await place(ray_address, workers)
+    return one_worker(terminal=sys.stderr.isatty()) if workers is None else WorkerProcesses(workers)
 
 
 async def _until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Awaitable[_Result]]) -> _Result:

@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-real check cov bench bench-peers bench-soak fmt clean lock install
+.PHONY: help demo test test-real check cov bench bench-peers bench-client load-peers bench-soak fmt clean lock install
 
 help:
 	@echo "make demo     the whole loop on this machine: engines, gateway, traffic, report"
@@ -36,6 +36,8 @@ help:
 	@echo "make cov      the tests with branch coverage; pages in htmlcov/"
 	@echo "make bench    what the gateway costs beside nginx and others, with a table, in about 25 minutes"
 	@echo "              (bench-peers installs more of those others, 1.4 GB; BENCH='--only nginx weir' is quicker)"
+	@echo "make bench-client  how exactly load generators send and measure, weir beside others, in about 50 minutes"
+	@echo "              (load-peers installs those others, 9 GB; BENCH='--only weir lean' is quicker)"
 	@echo "make bench-soak  ten minutes of faults and of clients that leave, and what stays behind"
 	@echo "make fmt      format the sources and mend what ruff can"
 	@echo "make lock     pin requirements.lock again from pyproject.toml"
@@ -75,6 +77,12 @@ bench: $(READY)
 
 bench-peers:
 	@sh tools/bench-peers.sh "$(PYTHON)" $(PEERS)
+
+bench-client: $(READY)
+	@$(BIN)/python -m benchmarks.client $(BENCH)
+
+load-peers: $(READY)
+	@sh tools/load-peers.sh $(BIN)/python
 
 bench-soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak $(SOAK)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks import wire
 from benchmarks.results import ROOT
@@ -71,7 +72,8 @@ def _text(name: str) -> str:
     return (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
 
 
-def _package_versions(*names: str, python: str = sys.executable) -> tuple[str, ...]:
+def package_versions(*names: str, python: str = sys.executable) -> tuple[str, ...]:
+    """A command that prints the versions of these packages, and fails when one is not installed there."""
     script = "import sys, importlib.metadata as m; print(*[f'{n} {m.version(n)}' for n in sys.argv[1:]], sep=', ')"
     return (python, "-c", script, *names)
 
@@ -87,7 +89,7 @@ def _peer(
     programs = ROOT / ".bench-venv" / name / "bin"
     return Contestant(
         name=name,
-        version=_package_versions(package, python=str(programs / "python")),
+        version=package_versions(package, python=str(programs / "python")),
         install="make bench-peers",
         command=(str(programs / command[0]), *command[1:]),
         files=files or {},
@@ -113,7 +115,7 @@ CONTESTANTS = {
     for contestant in (
         Contestant(
             name=BASELINE,
-            version=_package_versions("uvloop", "httptools"),
+            version=package_versions("uvloop", "httptools"),
             install="install this project's requirements: make install",
         ),
         Contestant(
@@ -125,14 +127,14 @@ CONTESTANTS = {
         ),
         Contestant(
             name="weir",
-            version=_package_versions("weir-llm", "uvicorn", "httptools", "uvloop"),
+            version=package_versions("weir-llm", "uvicorn", "httptools", "uvloop"),
             install="install this project: make install",
             command=(sys.executable, "-m", "weir", "serve", "--config", "@dir@/weir.yaml"),
             files={"weir.yaml": _WEIR_CONFIG},
         ),
         Contestant(
             name="fastapi-httpx",
-            version=_package_versions("fastapi", "starlette", "httpx", "uvicorn"),
+            version=package_versions("fastapi", "starlette", "httpx", "uvicorn"),
             install="install this project's requirements: make install",
             command=(
                 sys.executable,
@@ -163,7 +165,18 @@ CONTESTANTS = {
 }
 
 
-def version_of(contestant: Contestant) -> str:
+class Installable(Protocol):
+    """Whatever has a version when it is installed."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> tuple[str, ...]: ...
+    @property
+    def install(self) -> str: ...
+
+
+def version_of(contestant: Installable) -> str:
     """What the version command prints. Raises ContestantError when it cannot run."""
     try:
         done = subprocess.run(

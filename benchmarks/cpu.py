@@ -7,6 +7,7 @@ ended and were waited for are counted in their parent (cutime, cstime). Linux on
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +44,19 @@ def tree_of(stats: list[ProcessStat], root: int) -> list[ProcessStat]:
     return found
 
 
-def read_tree(root: int) -> list[ProcessStat]:
-    """The living tree below and with process `root`."""
+def read_all() -> list[ProcessStat]:
+    """Every process there is."""
     stats = []
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
                 stats.append(parse_stat((entry / "stat").read_text(encoding="utf-8", errors="replace")))
-    return tree_of(stats, root)
+    return stats
+
+
+def read_tree(root: int) -> list[ProcessStat]:
+    """The living tree below and with process `root`."""
+    return tree_of(read_all(), root)
 
 
 def tree_ticks(root: int) -> int:
@@ -91,3 +97,29 @@ def parse_host_stat(text: str) -> int:
 
 def host_ticks() -> int:
     return parse_host_stat((_PROC / "stat").read_text(encoding="ascii"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Ticks used so far: by the contestant (None: none or gone), by all of this comparison, by the whole host."""
+
+    at_ns: int
+    contestant: int | None
+    ours: int
+    host: int
+
+    @classmethod
+    def now(cls, pid: int | None) -> Usage:
+        """`pid` is the root of the contestant's tree, which is part of this process's own."""
+        stats = read_all()
+        tree = tree_of(stats, pid) if pid else []
+        return cls(
+            at_ns=time.monotonic_ns(),
+            contestant=sum(stat.ticks for stat in tree) if tree else None,
+            ours=sum(stat.ticks for stat in tree_of(stats, os.getpid())),
+            host=host_ticks(),
+        )
+
+    def foreign_s_since(self, before: Usage) -> float:
+        """CPU time that processes outside this comparison took; rounding can make it slightly negative."""
+        return ((self.host - before.host) - (self.ours - before.ours)) / TICKS_PER_S

@@ -199,6 +199,7 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def save(report: Report, path: Path) -> None:
+def save(report: msgspec.Struct, path: Path) -> None:
+    """As JSON, a field per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")

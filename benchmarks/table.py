@@ -205,7 +205,7 @@ def render(report: Report, *, ranges: bool = False) -> str:
     for scenario in report.scenarios:
         table.append([describe(scenario)])
         table += _block(report, scenario, names, ranges=ranges)
-    return "\n\n".join("\n".join(lines) for lines in (head, _aligned(table), _notes(report)) if lines)
+    return "\n\n".join("\n".join(lines) for lines in (head, aligned(table), _notes(report)) if lines)
 
 
 def progress(window: Window) -> str:
@@ -270,8 +270,8 @@ def _summary(values: Iterable[float | bool | None], digits: int, ranges: bool) -
     return f"{median} ({min(known):,.{digits}f}–{max(known):,.{digits}f})" if ranges and len(known) > 1 else median
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """A row of one cell is a heading and may be longer than its column."""
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of a table in columns; a row of one cell is a heading and may be longer than its column."""
     first, *others = (max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True))
     return [
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])

@@ -5,11 +5,8 @@ Knows the life of the processes that take part and nothing of tables. Times of C
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -34,26 +31,6 @@ class Cell(NamedTuple):
         return f"{self.scenario.name} {self.contestant} repeat {self.repeat + 1}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Usage:
-    """Ticks used so far: by the contestant (None: none or gone), by all of this comparison, by the whole host."""
-
-    at_ns: int
-    contestant: int | None
-    ours: int
-    host: int
-
-    @classmethod
-    def now(cls, pid: int | None) -> _Usage:
-        tree = cpu.read_tree(pid) if pid else []
-        return cls(
-            at_ns=time.monotonic_ns(),
-            contestant=sum(stat.ticks for stat in tree) if tree else None,
-            ours=cpu.tree_ticks(os.getpid()),
-            host=cpu.host_ticks(),
-        )
-
-
 class _Meter:
     """What a contestant and the rest of the host use from now until `stop`."""
 
@@ -62,16 +39,16 @@ class _Meter:
         self._rss_peak_bytes: int | None = None
         if target.pid:
             cpu.reset_peak_rss(target.pid)
-        self._before = self._after = _Usage.now(target.pid)
+        self._before = self._after = cpu.Usage.now(target.pid)
 
     def stop(self) -> None:
-        self._after = _Usage.now(self._pid)
+        self._after = cpu.Usage.now(self._pid)
         self._rss_peak_bytes = cpu.peak_rss_bytes(self._pid) or None if self._pid else None
 
     def window(self, cell: Cell, result: Result) -> Window:
         before, after = self._before, self._after
         ticks = None if before.contestant is None or after.contestant is None else after.contestant - before.contestant
-        foreign_s = ((after.host - before.host) - (after.ours - before.ours)) / cpu.TICKS_PER_S
+        foreign_s = after.foreign_s_since(before)
         return Window(
             repeat=cell.repeat,
             scenario=cell.scenario.name,

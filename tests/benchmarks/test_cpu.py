@@ -47,3 +47,18 @@ def test_a_process_that_is_gone_has_no_tree() -> None:
         pass
     assert cpu.tree_ticks(child.pid) == 0
     assert cpu.peak_rss_bytes(child.pid) == 0
+
+
+def test_usage_tells_own_work_from_that_of_others() -> None:
+    """What this process burns is ours, what the host did besides is foreign."""
+    before = cpu.Usage.now(None)
+    assert before.contestant is None
+    busy = "import time\nwhile time.process_time() < 0.1: pass"
+    with subprocess.Popen([sys.executable, "-c", busy]) as child:
+        assert cpu.Usage.now(child.pid).contestant is not None
+    after = cpu.Usage.now(child.pid)
+    assert after.contestant is None
+    assert after.ours - before.ours >= 0.1 * cpu.TICKS_PER_S - 2
+    assert after.at_ns > before.at_ns
+    ticks = (after.host - before.host) - (after.ours - before.ours)
+    assert after.foreign_s_since(before) == ticks / cpu.TICKS_PER_S

@@ -1,4 +1,4 @@
-"""The command-line verbs `fit` and `run`: their arguments, and what they print.
+"""The command-line verb `run`: its arguments, and what it prints.
 
 Bad input is one line on standard error and exit status 2; nothing else is decided here.
 """
@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import os
 import secrets
-import shlex
 import signal
 import sys
 from collections import Counter
@@ -25,28 +24,15 @@ import uvloop
 from loadgen.cells import refuse_begun, run_cells
 from loadgen.drive.crew import Crew, WorkerProcesses, one_worker
 from loadgen.plan import apart
-from loadgen.plan.command import BESIDE_SCHEDULE, add_traffic_arguments, say, tell_left_out
+from loadgen.plan.command import BESIDE_SCHEDULE, add_traffic_arguments, say
 from loadgen.plan.experiment import Cell, read_plan
 from loadgen.plan.schedule import Schedule
 from loadgen.procedure import RunError, RunRequest
 from loadgen.procedure import run as run_procedure
 from loadgen.record import read_manifest, read_requests
-from loadgen.workload.traces import FORMATS, read_trace
 
 _REFUSED = 2
 _INTERRUPTED = 130
-
-_KNOWN_SOURCES = {
-    "azure": {
-        "dataset": "Azure LLM inference trace (Azure Public Dataset)",
-        "citation": (
-            "P. Patel, E. Choukse, C. Zhang, A. Shah, I. Goiri, S. Maleki, R. Bianchini: Splitwise: Efficient"
-            " generative LLM inference using phase splitting. ISCA 2024"
-        ),
-        "licence": "CC-BY 4.0",
-    }
-}
-"""Attribution that a data set's licence asks for, by trace format."""
 
 _Result = TypeVar("_Result")
 _Verb = Callable[[argparse.Namespace], int]
@@ -62,56 +48,6 @@ def _refusing(verb: _Verb) -> _Verb:
             return _REFUSED
 
     return guarded
-
-
-def _command_line() -> str:
-    return shlex.join(["weir", *sys.argv[1:]])
-
-
-def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    """`weir fit TRACE --format F --name N -o FILE`."""
-    parser.add_argument("trace", type=Path, help="request log to describe")
-    parser.add_argument("--format", choices=sorted(FORMATS), required=True, help="format of the log")
-    parser.add_argument("--name", required=True, help="name of the workload")
-    parser.add_argument("-o", "--out", type=Path, required=True, help="workload file to write")
-    parser.add_argument("--bin", type=float, default=60.0, metavar="S", help="width of a rate bin (60 s)")
-    parser.add_argument("--dataset", help="what the log is")
-    parser.add_argument("--citation", help="whom to cite for it")
-    parser.add_argument("--licence", help="its licence")
-
-
-@_refusing
-def fit(ns: argparse.Namespace) -> int:
-    """Fits a workload description to a trace and says how well it fits."""
-    from loadgen.workload.description import Source, dump_workload
-    from loadgen.workload.fit import fit_workload
-
-    trace = read_trace(ns.trace, ns.format)
-    tell_left_out(trace)
-    if trace.zero_rows:
-        say(f"{trace.name}: {trace.zero_rows} requests with 0 tokens in or out count as 1")
-    known = _KNOWN_SOURCES.get(ns.format, {})
-    source = Source(
-        dataset=ns.dataset or known.get("dataset", "not stated"),
-        citation=ns.citation or known.get("citation", "not stated"),
-        licence=ns.licence or known.get("licence", "not stated"),
-        file_sha256=trace.sha256,
-        rows=len(trace.rows),
-        command=_command_line(),
-    )
-    workload = fit_workload(trace.rows, name=ns.name, source=source, bin_s=ns.bin)
-    ns.out.write_text(dump_workload(workload), encoding="utf-8")
-    sys.stdout.write(f"{ns.out}: {len(trace.rows)} requests, residual cv {workload.arrivals.cv:g}\n")
-    for what, lengths in (("prompt", workload.prompt), ("output", workload.output)):
-        quality = lengths.fit
-        if quality is not None:
-            verdict = "adequate" if quality.adequate else "NOT adequate: replay the trace where this matters"
-            sys.stdout.write(
-                f"{what} lengths: {len(lengths.components)} components, KS {quality.ks:g}, errors of"
-                f" P50/P90/P99 {quality.p50_error:+.1%} {quality.p90_error:+.1%} {quality.p99_error:+.1%}"
-                f" ({verdict})\n"
-            )
-    return 0
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

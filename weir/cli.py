@@ -90,13 +90,13 @@ def _engine(arguments: argparse.Namespace) -> int:
 
 
 def _define_fit(parser: argparse.ArgumentParser) -> None:
-    from loadgen.commands import add_fit_arguments
+    from loadgen.workload.command import add_fit_arguments
 
     add_fit_arguments(parser)
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from loadgen.commands import fit
+    from loadgen.workload.command import fit
 
     return fit(arguments)
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from loadgen.plan.arrivals import Arrivals, parse_arrivals
 from loadgen.plan.experiment import PLAN, Arm, Experiment, Level, Plan, TrafficChoice, parse_experiment
 from loadgen.plan.schedule import Schedule
-from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, Source, columns
+from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, Source
 from loadgen.record import digest
-from loadgen.workload.traces import FORMATS, Trace, read_trace
+from loadgen.workload.command import remarks
+from loadgen.workload.traces import FORMATS, read_trace
 from protocol.records import ScheduleHeader
 
 _REFUSED = 2
@@ -33,10 +34,12 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     """What is sent and when, for the verbs that take a single schedule."""
     traffic = parser.add_mutually_exclusive_group(required=sources)
     traffic.add_argument("--workload", metavar="NAME_OR_FILE", help="a workload that comes with weir, or a file")
-    traffic.add_argument("--trace", type=Path, metavar="FILE", help="request log to replay")
+    traffic.add_argument("--trace", type=Path, metavar="FILE", help="request log to replay, or a pattern of its parts")
     traffic.add_argument("--lengths", metavar="PROMPT:OUTPUT", help="tokens, as 512:128 or 100-900:1-64")
     traffic.add_argument("--schedule", type=Path, metavar="FILE", help="schedule made by `weir plan`")
-    parser.add_argument("--format", choices=sorted(FORMATS), help="format of --trace")
+    parser.add_argument("--format", choices=FORMATS, help="of --trace (found by its first lines)")
+    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, for a --trace whose prompts are text")
+    parser.add_argument("--bad-rows", type=float, metavar="SHARE", help="of rows of --trace that may be bad (0)")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--arrivals", metavar="FAMILY:NAME=VALUE,…", help="as gamma:rate=5,cv=2 (the traffic's own)")
     when.add_argument("--concurrency", metavar="N", type=int, help="closed loop: requests under way at any time")
@@ -174,6 +177,8 @@ def _tell_peculiarities(name: str, header: ScheduleHeader) -> None:
 
 BESIDE_SCHEDULE = (
     "format",
+    "tokenizer",
+    "bad_rows",
     "arrivals",
     "concurrency",
     "requests",
@@ -206,6 +211,8 @@ def _choice(ns: argparse.Namespace) -> TrafficChoice:
         workload=ns.workload,
         trace=None if ns.trace is None else str(ns.trace),
         format=ns.format,
+        tokenizer=ns.tokenizer,
+        bad_rows=ns.bad_rows,
         lengths=ns.lengths,
         arrivals=ns.arrivals,
         start_s=ns.start or 0.0,
@@ -223,17 +230,16 @@ def _traffic(choice: TrafficChoice) -> tuple[Source, Arrivals | None]:
 
         return Drawn(load_workload(shipped(choice.workload) or Path(choice.workload))), arrivals
     assert choice.trace is not None, "a choice has exactly one source"
-    if choice.format is None:
-        raise ValueError(f"--trace needs --format: one of {', '.join(sorted(FORMATS))}")
-    trace = read_trace(Path(choice.trace), choice.format)
-    tell_left_out(trace)
-    return Replayed(name=trace.name, sha256=trace.sha256, requests=columns(trace.rows)), arrivals
+    count = None
+    if choice.tokenizer is not None:
+        from loadgen.workload.tokenizer import counter
 
-
-def tell_left_out(trace: Trace) -> None:
-    """What of a log has no place in a schedule or a fit."""
-    if trace.without_usage:
-        say(f"{trace.name}: {trace.without_usage} requests without token counts are left out")
+        count = counter(Path(choice.tokenizer))
+    trace = read_trace(Path(choice.trace), format=choice.format, count=count, bad_rows=choice.bad_rows or 0.0)
+    for remark in remarks(trace):
+        say(remark)
+    log = Replayed(name=trace.name, sha256=trace.sha256, requests=trace.requests, has_times=trace.timed)
+    return log, arrivals
 
 
 def _experiment(ns: argparse.Namespace) -> Experiment:

@@ -70,7 +70,11 @@ class TrafficChoice(_Part, frozen=True, kw_only=True):
     trace: str | None = None
     """A request log."""
     format: str | None = None
-    """Of the trace, which needs one."""
+    """Of the trace; found by its first lines when None."""
+    tokenizer: str | None = None
+    """`tokenizer.json` of the model, for a trace whose prompts are text."""
+    bad_rows: float | None = None
+    """Share of the trace's rows that may be unreadable; none when None."""
     lengths: str | None = None
     """`PROMPT:OUTPUT`, as 512:128 or 100-900:1-64."""
     arrivals: str | None = None
@@ -85,8 +89,9 @@ class TrafficChoice(_Part, frozen=True, kw_only=True):
         given = [name for name, value in sources.items() if value is not None]
         if len(given) != 1:
             raise ValueError(f"traffic has {' and '.join(given) or 'no source'}: one of workload, trace, lengths")
-        if self.format is not None and self.trace is None:
-            raise ValueError("format belongs to a trace: a workload file has only one format")
+        for name, value in (("format", self.format), ("tokenizer", self.tokenizer), ("bad_rows", self.bad_rows)):
+            if value is not None and self.trace is None:
+                raise ValueError(f"{name} belongs to a trace: drop it")
 
 
 class Experiment(_Part, frozen=True, kw_only=True):

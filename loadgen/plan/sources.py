@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from loadgen.workload.traffic import Ints, Requests
-
-Rows = Requests | Sequence[tuple[float, int, int]]
 
 _TRIES = 12
 """Each time a source that is drawn had too few requests, twice as many are asked for."""
@@ -85,7 +82,7 @@ class Traffic(Protocol):
         """SHA-256 (hex) of what is described."""
         ...
 
-    def draw(self, rng: np.random.Generator, *, start_s: float, duration_s: float, rate_scale: float) -> Rows:
+    def draw(self, rng: np.random.Generator, *, start_s: float, duration_s: float, rate_scale: float) -> Requests:
         """Requests of [start_s, start_s + duration_s) at `rate_scale` times the described rate.
 
         Times count from `start_s`.
@@ -112,17 +109,13 @@ class Drawn:
         return True
 
     def timed(self, rng: np.random.Generator, part: Part) -> Requests:
-        return columns(
-            self.workload.draw(rng, start_s=part.start_s, duration_s=part.duration_s, rate_scale=part.rate_scale)
-        )
+        return self.workload.draw(rng, start_s=part.start_s, duration_s=part.duration_s, rate_scale=part.rate_scale)
 
     def first(self, rng: np.random.Generator, part: Part, count: int) -> Requests:
         """Drawn as densely as it takes to have enough of them within the part."""
         scale = part.rate_scale
         for attempt in rng.spawn(_TRIES):
-            drawn = columns(
-                self.workload.draw(attempt, start_s=part.start_s, duration_s=part.duration_s, rate_scale=scale)
-            )
+            drawn = self.workload.draw(attempt, start_s=part.start_s, duration_s=part.duration_s, rate_scale=scale)
             if len(drawn) >= count:
                 return rows(drawn, 0, count)
             scale *= max(2.0, 1.1 * count / max(1, len(drawn)))
@@ -136,12 +129,15 @@ class Replayed:
     name: str
     sha256: str
     requests: Requests
+    has_times: bool = True
 
     @property
     def is_drawn(self) -> bool:
         return False
 
     def timed(self, rng: np.random.Generator, part: Part) -> Requests:
+        if not self.has_times:
+            raise ValueError(f"{self.name} has no times: say when its requests come with --arrivals or --concurrency")
         end_s = part.start_s + part.duration_s * part.rate_scale
         begin, end = np.searchsorted(self.requests.at_s, (part.start_s, end_s)).tolist()
         kept = rows(self.requests, begin, end)
@@ -224,11 +220,3 @@ def rows(requests: Requests, begin: int, end: int) -> Requests:
         segment_ids=requests.segment_ids[offsets[0] : offsets[-1]],
         segment_tokens=requests.segment_tokens[offsets[0] : offsets[-1]],
     )
-
-
-def columns(traffic: Rows) -> Requests:
-    """Requests as columns, from rows of time in s, prompt and output tokens that share no text."""
-    if isinstance(traffic, Requests):
-        return traffic
-    at_s, prompt, output = np.array(traffic, dtype=np.float64).reshape(-1, 3).T
-    return Requests.unshared(at_s, prompt.astype(np.int64), output.astype(np.int64))

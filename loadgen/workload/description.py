@@ -1,8 +1,9 @@
 """The workload file: a description of traffic small enough to read and publish, and its strict loader.
 
-A description says when requests come (a rate curve and the burstiness that is left around it) and how long
-they are (two mixtures and how they are coupled), with where it was fitted and how well it fits. It holds
-figures only, never a row of the log it came from. Loading accepts no unknown key and no silent default.
+A description says when requests come (rates over time and the burstiness that is left around them), how long they are
+(laws of prompt and output and how they hang together, in windows of time, since lengths drift), and which text their
+prompts share; with where it was fitted and how well it fits. It holds figures only, never a row of the log it came
+from. Loading accepts no unknown key and no silent default.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy as np
 import yaml
 
 from loadgen.workload import arrivals, lengths
-from loadgen.workload.traces import TraceRow
+from loadgen.workload.laws import Law
+from loadgen.workload.sharing import Sharing
+from loadgen.workload.traffic import Floats, Ints, Requests
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,135 +38,243 @@ class Source(_Part, frozen=True, kw_only=True):
     command: str
 
 
+class Rate(_Part, frozen=True, kw_only=True):
+    """Mean requests per second from `start_s` on, until the next one's start."""
+
+    start_s: float
+    per_s: float
+
+
+class _Residual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="process"):
+    """What is left of randomness on the scale on which the rate is 1."""
+
+    def marks(self, rng: np.random.Generator, span: float) -> Floats:
+        """Ascending, in [0, span), at a mean rate of 1."""
+        raise NotImplementedError
+
+
+class GammaRenewals(_Residual, frozen=True, kw_only=True, tag="gamma"):
+    """Independent gamma gaps; `cv` is their coefficient of variation: 1 is Poisson, 0 is evenly spaced."""
+
+    cv: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cv < math.inf:
+            raise ValueError(f"cv is {self.cv}: give a number of at least 0")
+
+    def marks(self, rng: np.random.Generator, span: float) -> Floats:
+        return arrivals.renewals(rng, self.cv, span)
+
+
+class WeibullRenewals(_Residual, frozen=True, kw_only=True, tag="weibull"):
+    """Independent Weibull gaps; a `shape` of 1 is Poisson, below it is bursty."""
+
+    shape: float
+
+    def __post_init__(self) -> None:
+        _above_zero("shape", self.shape)
+
+    def marks(self, rng: np.random.Generator, span: float) -> Floats:
+        return arrivals.weibull_renewals(rng, self.shape, span)
+
+
+class TableRenewals(_Residual, frozen=True, kw_only=True, tag="table"):
+    """Independent gaps as they were seen, at even steps of their share, of mean 1."""
+
+    gaps: list[float]
+
+    def __post_init__(self) -> None:
+        if len(self.gaps) < 2 or sorted(self.gaps) != self.gaps or self.gaps[0] < 0:
+            raise ValueError(f"gaps are {self.gaps}: expected two or more of at least 0 that never fall")
+        # Straight lines between the points: the mean of a trapezoid.
+        mean = float(np.trapezoid(self.gaps) / (len(self.gaps) - 1))
+        if abs(mean - 1) > 0.01:
+            raise ValueError(f"the mean of gaps is {mean:g}: scale them to 1")
+
+    def marks(self, rng: np.random.Generator, span: float) -> Floats:
+        return arrivals.table_renewals(rng, self.gaps, span)
+
+
+class Switching(_Residual, frozen=True, kw_only=True, tag="mmpp"):
+    """A Markov-modulated Poisson process of two states, in units of the mean rate and of mean gaps."""
+
+    quiet_rate: float
+    busy_rate: float
+    quiet_stay: float
+    busy_stay: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quiet_rate < self.busy_rate < math.inf:
+            raise ValueError(f"rates are {self.quiet_rate} and {self.busy_rate}: need 0 <= quiet_rate < busy_rate")
+        _above_zero("quiet_stay", self.quiet_stay)
+        _above_zero("busy_stay", self.busy_stay)
+        mean = (self.quiet_rate * self.quiet_stay + self.busy_rate * self.busy_stay) / (
+            self.quiet_stay + self.busy_stay
+        )
+        if abs(mean - 1) > 0.01:
+            raise ValueError(
+                f"the mean of quiet_rate and busy_rate, weighed by their stays, is {mean:g}: scale it to 1"
+            )
+
+    def marks(self, rng: np.random.Generator, span: float) -> Floats:
+        return arrivals.mmpp_marks(rng, (self.quiet_rate, self.busy_rate), (self.quiet_stay, self.busy_stay), span)
+
+
 class Dispersion(_Part, frozen=True, kw_only=True):
     """Index of dispersion of counts, Var N / E N, in windows of one width: 1 for a Poisson process."""
 
     window_s: float
     trace: float
     model: float
-    """Mean over simulations of the fitted model."""
+    """Median over simulations of the fitted model."""
+    low: float
+    high: float
+    """The middle 90 % of them."""
 
 
 class ArrivalFit(_Part, frozen=True, kw_only=True):
-    """How well the arrivals are described. Distances are Kolmogorov-Smirnov."""
+    """How well the arrivals are described."""
 
     gap_ks: float
-    """Between the trace's gaps on rescaled time and the gamma law of the same cv."""
+    """Kolmogorov-Smirnov distance between the log's gaps on rescaled time and the residual's."""
     dispersion: list[Dispersion]
+    grid_s: float
+    """The log's times lay on multiples of it, and were spread evenly over it; 0: on none."""
+    periods_s: list[float]
+    """Of regular swings that stand out of the rest."""
+    verdict: str
 
 
 class Arrivals(_Part, frozen=True, kw_only=True):
-    """A gamma renewal process on time rescaled by the rate curve."""
+    """When requests come."""
 
-    bin_s: float
-    rates_per_s: list[float]
-    """Mean rate in each bin of `bin_s`, from the start on."""
-    cv: float
-    """Coefficient of variation of the gaps on rescaled time: 1 is Poisson, 0 is evenly spaced."""
+    duration_s: float
+    rates: list[Rate]
+    residual: GammaRenewals | WeibullRenewals | TableRenewals | Switching
     fit: ArrivalFit | None
 
     def __post_init__(self) -> None:
-        _above_zero("bin_s", self.bin_s)
-        if not self.rates_per_s or max(self.rates_per_s) <= 0:
-            raise ValueError("rates_per_s has no rate above 0: give requests per second, one per bin")
-        for rate in self.rates_per_s:
-            if not 0 <= rate < math.inf:
-                raise ValueError(f"rates_per_s has {rate}: give numbers of at least 0")
-        if not 0 <= self.cv < math.inf:
-            raise ValueError(f"cv is {self.cv}: give a number of at least 0")
+        _above_zero("duration_s", self.duration_s)
+        starts = [rate.start_s for rate in self.rates]
+        if not starts or starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= self.duration_s:
+            raise ValueError(f"rates start at {starts}: need 0 first, then later and later, before duration_s")
+        for rate in self.rates:
+            if not 0 <= rate.per_s < math.inf:
+                raise ValueError(f"per_s is {rate.per_s}: give a number of at least 0")
+        if not any(rate.per_s for rate in self.rates):
+            raise ValueError("no rate is above 0: give requests per second")
 
-    @property
-    def duration_s(self) -> float:
-        return self.bin_s * len(self.rates_per_s)
-
-
-class Component(_Part, frozen=True, kw_only=True):
-    """One lognormal: ln(tokens) has mean `mu` and standard deviation `sigma`."""
-
-    weight: float
-    mu: float
-    sigma: float
-
-    def __post_init__(self) -> None:
-        _above_zero("weight", self.weight)
-        _above_zero("sigma", self.sigma)
+    def curve(self) -> arrivals.Curve:
+        """The expected number of requests over time."""
+        starts, rates = np.array([(rate.start_s, rate.per_s) for rate in self.rates]).T
+        return arrivals.cumulative(starts, rates, self.duration_s)
 
 
-class LengthFit(_Part, frozen=True, kw_only=True):
-    """How well lengths are described: relative errors of percentiles are (model - trace) / trace."""
+class ColumnFit(_Part, frozen=True, kw_only=True):
+    """How well the best single law describes a whole column, and whether one does."""
 
+    best: Law | None
+    """By the likelihood of rows that it was not fitted to; None when none could be fitted."""
     ks: float
+    """Kolmogorov-Smirnov distance."""
+    ad: float
+    """Anderson-Darling statistic over the number of rows."""
+    held_out: float
+    """Mean log-likelihood of a row that was not used, natural logarithm."""
     p50_error: float
     p90_error: float
     p99_error: float
+    """(law - log) / log."""
     largest_atom: float
-    """Share of the most frequent single length in the trace: no smooth law has a KS below half of it."""
-    adequate: bool
-    """KS below 0.05 and each percentile within 5 %."""
+    """Share of the most frequent single length: no smooth law has a KS below half of it."""
+    verdict: str
+    """`adequate`, `use empirical: …` or `not fittable: …`."""
 
 
-class Lengths(_Part, frozen=True, kw_only=True):
-    """A lognormal mixture, rounded to whole tokens; what falls outside the limits lies on them."""
+class Window(_Part, frozen=True, kw_only=True):
+    """Lengths from `start_s` on, until the next window's start."""
 
-    components: list[Component]
-    min_tokens: int
-    max_tokens: int
-    fit: LengthFit | None
-
-    def __post_init__(self) -> None:
-        total = sum(component.weight for component in self.components)
-        if abs(total - 1) > 1e-6:
-            raise ValueError(f"weights of components sum to {total:g}: scale them to a sum of 1")
-        if not 1 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(f"limits are {self.min_tokens}..{self.max_tokens}: need 1 <= min_tokens <= max_tokens")
-
-    def cdf(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Probability of at most k tokens, for k from `min_tokens` to `max_tokens`; the last is 1."""
-        mixture = [(part.weight, part.mu, part.sigma) for part in self.components]
-        return lengths.rounded_cdf(mixture, self.min_tokens, self.max_tokens)
-
-
-class Coupling(_Part, frozen=True, kw_only=True):
-    """How prompt and output lengths hang together: a Gaussian copula with this Spearman correlation."""
-
+    start_s: float
+    prompt: Law
+    output: Law
     spearman: float
+    """Rank correlation of prompt and output, as a Gaussian copula."""
 
     def __post_init__(self) -> None:
         if not -1 <= self.spearman <= 1:
             raise ValueError(f"spearman is {self.spearman}: give a number from -1 to 1")
 
 
+class Lengths(_Part, frozen=True, kw_only=True):
+    """How long requests are."""
+
+    windows: list[Window]
+    prompt_fit: ColumnFit | None
+    output_fit: ColumnFit | None
+
+    def __post_init__(self) -> None:
+        starts = [window.start_s for window in self.windows]
+        if not starts or starts[0] != 0 or sorted(set(starts)) != starts:
+            raise ValueError(f"windows start at {starts}: need 0 first, then later and later")
+
+    def draw(self, rng: np.random.Generator, at_s: Floats) -> tuple[Ints, Ints]:
+        """Prompt and output tokens of requests at these times, ascending."""
+        prompt, output = np.empty(len(at_s), dtype=np.int64), np.empty(len(at_s), dtype=np.int64)
+        normals = rng.standard_normal((len(at_s), 2))
+        edges = np.searchsorted(at_s, [window.start_s for window in self.windows[1:]])
+        for window, part in zip(self.windows, np.split(np.arange(len(at_s)), edges), strict=True):
+            u, v = lengths.coupled_uniforms(normals[part], window.spearman)
+            prompt[part], output[part] = window.prompt.draw(u), window.output.draw(v)
+        return prompt, output
+
+
 class Workload(_Part, frozen=True, kw_only=True):
     """A whole description; `draw` makes traffic of it."""
 
-    schema: Literal["weir.workload/1"]
+    schema: Literal["weir.workload/2"]
     name: str
-    source: Source
+    source: Source | None
+    """None when it was written by hand."""
     arrivals: Arrivals
-    prompt: Lengths
-    output: Lengths
-    coupling: Coupling
+    lengths: Lengths
+    sharing: Sharing | None
+    """None: no two prompts have text in common."""
+
+    def verdicts(self) -> dict[str, str]:
+        """What each part was found to be when it was fitted; nothing for one that was not."""
+        sharing = None if self.sharing is None else self.sharing.fit
+        parts = {
+            "arrivals": self.arrivals.fit,
+            "prompt lengths": self.lengths.prompt_fit,
+            "output lengths": self.lengths.output_fit,
+            "shared text": sharing,
+        }
+        return {name: fit.verdict for name, fit in parts.items() if fit is not None}
 
     def digest(self) -> str:
         """SHA-256 (hex) of the content, whatever the file's comments and layout."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
-    def draw(self, rng: np.random.Generator, *, start_s: float, duration_s: float, rate_scale: float) -> list[TraceRow]:
+    def draw(self, rng: np.random.Generator, *, start_s: float, duration_s: float, rate_scale: float) -> Requests:
         """Requests of [start_s, start_s + duration_s), times from `start_s` on, at `rate_scale` times the rate.
 
-        Arrivals and lengths use separate streams of `rng`. Raises ValueError when the rate curve is shorter.
+        Arrivals, lengths and sharing use separate streams of `rng`. Raises ValueError when the rates end before.
         """
         end_s = start_s + duration_s
         if end_s > self.arrivals.duration_s:
             raise ValueError(f"{self.name} describes {self.arrivals.duration_s:g} s: start_s + duration_s is {end_s:g}")
-        when, how_long = rng.spawn(2)
-        curve = arrivals.cumulative(self.arrivals.rates_per_s, self.arrivals.bin_s)
-        times = arrivals.sample(when, curve, cv=self.arrivals.cv, window_s=(start_s, end_s), rate_scale=rate_scale)
-        u, v = lengths.coupled_uniforms(how_long, len(times), self.coupling.spearman)
-        prompts = lengths.quantiles(self.prompt.cdf(), self.prompt.min_tokens, u)
-        outputs = lengths.quantiles(self.output.cdf(), self.output.min_tokens, v)
-        rows = zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
-        return [TraceRow(at_s, prompt, output) for at_s, prompt, output in rows]
+        when, how_long, what = rng.spawn(3)
+        times = arrivals.sample(
+            when,
+            self.arrivals.curve(),
+            self.arrivals.residual.marks,
+            window_s=(start_s, end_s),
+            rate_scale=rate_scale,
+        )
+        prompt, output = self.lengths.draw(how_long, times + start_s)
+        if self.sharing is None:
+            return Requests.unshared(times, prompt, output)
+        return self.sharing.draw(what, times, prompt, output)
 
 
 def _above_zero(name: str, value: float) -> None:
@@ -197,7 +308,12 @@ def shipped(name: str) -> Path | None:
 
 def dump_workload(workload: Workload) -> str:
     """The workload as the text of its file, headed by the command that made it."""
-    body = yaml.safe_dump(
-        msgspec.to_builtins(workload), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
-    )
-    return f"# {workload.source.command}\n{body}"
+    content = msgspec.to_builtins(workload)
+    # Tables of all windows have the same shares, which YAML says once when they are one object.
+    written: dict[str, list[float]] = {}
+    for window in content["lengths"]["windows"]:
+        for law in (window["prompt"], window["output"]):
+            if "shares" in law:
+                law["shares"] = written.setdefault(str(law["shares"]), law["shares"])
+    body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118, default_flow_style=None)
+    return f"# {workload.source.command}\n{body}" if workload.source else body

@@ -1,183 +1,184 @@
-"""Fits a workload description to a trace and says how well it fits.
+"""Fits a workload description to a log and says how well it fits.
 
-The fit is deterministic: equal rows give equal figures. That is why no sum is left to BLAS: its last bits depend on
-the kernel and the threads it chooses, and EM, which stops at a threshold, can turn a last bit into a visible digit.
-With thousands of rows every p-value is 0, so adequacy is decided on distances (`LengthFit`); a law that misses is
-kept and marked, never hidden.
+The fit is deterministic: equal requests give equal figures. With thousands of rows every p-value is 0, so adequacy is
+decided on distances; a law that misses is kept and marked, never hidden.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
-from scipy import stats
 
-from loadgen.workload import arrivals, lengths
+from loadgen.workload import arrivals
 from loadgen.workload.description import (
     ArrivalFit,
     Arrivals,
-    Component,
-    Coupling,
     Dispersion,
-    LengthFit,
+    GammaRenewals,
     Lengths,
+    Rate,
     Source,
+    Switching,
+    TableRenewals,
+    WeibullRenewals,
     Workload,
 )
-from loadgen.workload.traces import TraceRow
+from loadgen.workload.fitting import columns, rates
+from loadgen.workload.fitting.residual import fit_renewals, fit_switching, gap_cdf, gap_table
+from loadgen.workload.fitting.shared_text import fit_sharing
+from loadgen.workload.traffic import Floats, Requests
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-_COMPONENTS = range(1, 7)
-"""More than six did not come closer to the Azure traces: what is left over are atoms."""
-
-_SMALLEST_SIGMA = 0.02
-"""A component narrower than 2 % would describe one atom, not a law."""
-
-_EM_STEPS = 2000
-_EM_GAIN = 1e-7
-"""Per row; below it the likelihood has settled."""
-
-_WINDOWS_S = (1.0, 10.0, 60.0)
-_SIMULATIONS = 20
 _FEWEST_ROWS = 100
+_WINDOWS_S = (1.0, 10.0, 60.0, 300.0)
+_SIMULATIONS = 40
+_LENGTH_WINDOW_S = 60.0
+_MOST_LENGTH_WINDOWS = 400
+_LEAST_IN_WINDOW = 20
+_SEED = 0
+_ADEQUATE_KS = 0.05
+
+Residual = GammaRenewals | WeibullRenewals | TableRenewals | Switching
 
 
-def fit_workload(rows: Sequence[TraceRow], *, name: str, source: Source, bin_s: float = 60.0) -> Workload:
-    """Fits arrivals and lengths of rows in order of time.
+def fit_workload(requests: Requests, *, name: str, source: Source | None) -> Workload:
+    """Fits arrivals, lengths and sharing of requests in order of time, whose times count from the first.
 
-    Raises ValueError for fewer than 100 rows or a trace shorter than one bin.
+    Raises ValueError for fewer than 100 requests, or for times that say nothing.
     """
-    if len(rows) < _FEWEST_ROWS:
-        raise ValueError(f"{len(rows)} rows: a fit needs at least {_FEWEST_ROWS}; replay the trace instead")
-    prompts = np.array([max(1, row.prompt_tokens) for row in rows])
-    outputs = np.array([max(1, row.output_tokens) for row in rows])
+    if len(requests) < _FEWEST_ROWS:
+        raise ValueError(f"{len(requests)} rows: a fit needs at least {_FEWEST_ROWS}; replay the trace instead")
+    if requests.at_s[-1] <= 0:
+        raise ValueError(
+            "all requests have the same time: there is no rate to fit; give --arrivals to `weir plan` instead"
+        )
+    prompts, outputs = np.maximum(1, requests.prompt_tokens), np.maximum(1, requests.output_tokens)
+    grid = rates.grid_s(requests.at_s)
+    # Where a time lies on a grid, only its cell is known; windows of lengths begin with the cell.
+    times_s = rates.spread_over_grid(requests.at_s, grid, np.random.default_rng(_SEED)) if grid else requests.at_s
+    duration_s = _end_s(times_s, grid)
+    fitted = fit_arrivals(times_s, duration_s, grid)
+    starts_s = _length_windows(times_s, duration_s, [rate.start_s for rate in fitted.rates])
     return Workload(
-        schema="weir.workload/1",
+        schema="weir.workload/2",
         name=name,
         source=source,
-        arrivals=fit_arrivals(np.array([row.at_s for row in rows]), bin_s),
-        prompt=fit_lengths(prompts),
-        output=fit_lengths(outputs),
-        coupling=Coupling(spearman=round(_spearman(prompts, outputs), 4)),
-    )
-
-
-def _spearman(first: Ints, second: Ints) -> float:
-    """Pearson's correlation of the ranks, ties at their mean; 0 when one of the two does not vary."""
-    a, b = (ranks - ranks.mean() for ranks in (stats.rankdata(first), stats.rankdata(second)))
-    spread = math.sqrt((a * a).sum() * (b * b).sum())
-    return float((a * b).sum() / spread) if spread else 0.0
-
-
-def fit_arrivals(times_s: Floats, bin_s: float) -> Arrivals:
-    """Rates of whole bins, and the cv of the gaps on rescaled time; what follows the last whole bin is left out."""
-    bins = int(times_s[-1] / bin_s)
-    if bins < 1:
-        raise ValueError(f"the trace lasts {times_s[-1]:g} s, less than one bin of {bin_s:g} s: use smaller bins")
-    duration_s = bins * bin_s
-    times_s = times_s[times_s < duration_s]
-    counts, _ = np.histogram(times_s, bins=bins, range=(0, duration_s))
-    rates_per_s = [round(float(count) / bin_s, 6) for count in counts]
-    curve = arrivals.cumulative(rates_per_s, bin_s)
-    gaps = np.diff(arrivals.rescale(times_s, curve))
-    cv = round(float(gaps.std() / gaps.mean()), 4)
-    return Arrivals(
-        bin_s=bin_s,
-        rates_per_s=rates_per_s,
-        cv=cv,
-        fit=ArrivalFit(
-            gap_ks=_gap_ks(gaps, cv),
-            dispersion=[
-                _dispersion(times_s, curve, cv, window_s) for window_s in _WINDOWS_S if 2 * window_s <= duration_s
-            ],
+        arrivals=fitted,
+        lengths=Lengths(
+            windows=columns.windows(times_s, prompts, outputs, starts_s),
+            prompt_fit=columns.judge_column(prompts),
+            output_fit=columns.judge_column(outputs),
         ),
+        sharing=fit_sharing(requests, times_s),
     )
 
 
-def _gap_ks(gaps: Floats, cv: float) -> float:
-    if cv == 0:
+def _end_s(times_s: Floats, grid: float) -> float:
+    """One mean gap after the last request, so that its rate is not overstated; whole grid cells on a grid."""
+    last = float(times_s[-1])
+    if grid:
+        return float(np.ceil(last / grid) * grid)
+    return round(last * len(times_s) / (len(times_s) - 1), 3)
+
+
+def _length_windows(times_s: Floats, duration_s: float, steps_s: Sequence[float]) -> Floats:
+    """Starts of windows: every minute, longer in a long log, and where the rate changes, since bursts have lengths of
+    their own. Each has enough requests for its tables.
+    """
+    width = max(_LENGTH_WINDOW_S, duration_s / _MOST_LENGTH_WINDOWS)
+    least = max(_LEAST_IN_WINDOW, len(times_s) // _MOST_LENGTH_WINDOWS)
+    starts = [0.0]
+    for start in sorted({*np.arange(width, duration_s, width).tolist(), *steps_s[1:]}):
+        since, left = np.searchsorted(times_s, (starts[-1], start))
+        if left - since >= least and len(times_s) - left >= least:
+            starts.append(start)
+    return np.array(starts)
+
+
+def fit_arrivals(times_s: Floats, duration_s: float, grid: float = 0.0) -> Arrivals:
+    """Change points of the rate, and what is left on the scale on which it is 1."""
+    bin_s = max(rates.bin_width_s(duration_s, len(times_s)), grid)
+    starts, per_s = rates.rate_steps(times_s, duration_s, bin_s)
+    rounded = [
+        Rate(start_s=round(s, 3), per_s=float(f"{r:.6g}")) for s, r in zip(starts.tolist(), per_s.tolist(), strict=True)
+    ]
+    known = Arrivals(duration_s=duration_s, rates=rounded, residual=GammaRenewals(cv=1.0), fit=None)
+    marks = arrivals.rescale(times_s, known.curve())
+    gaps = np.diff(marks)
+    residual: Residual = fit_renewals(gaps[gaps > 0] if (gaps > 0).any() else np.ones(1))
+    if _ks(gaps / gaps.mean(), residual) > _ADEQUATE_KS:
+        residual = TableRenewals(gaps=gap_table(gaps))
+    found = _compared(times_s, known, residual)
+    if any(one.trace > one.high for one in found):
+        # More clustered than renewals are: gaps hang together.
+        switching = fit_switching(marks)
+        if switching is not None:
+            switched = _compared(times_s, known, switching)
+            if _misfit(switched) < _misfit(found):
+                residual, found = switching, switched
+    ks = _ks(gaps / gaps.mean(), residual)
+    bins = max(1, int(duration_s / bin_s))
+    expected = np.diff(arrivals.rescale(np.arange(bins + 1, dtype=np.float64) * bin_s, known.curve()))
+    fit = ArrivalFit(
+        gap_ks=round(ks, 4),
+        dispersion=found,
+        grid_s=grid,
+        periods_s=rates.periods_s(times_s, duration_s, expected, bin_s),
+        verdict=_verdict(found),
+    )
+    return Arrivals(duration_s=duration_s, rates=rounded, residual=residual, fit=fit)
+
+
+def _ks(gaps: Floats, residual: Residual) -> float:
+    if residual == GammaRenewals(cv=0.0):
+        # Fitted to even gaps only, and a jump has no distance of this kind.
         return 0.0
-    law = stats.gamma(cv**-2, scale=gaps.mean() * cv**2)
-    return round(float(stats.kstest(gaps, law.cdf).statistic), 4)
+    ordered = np.sort(gaps)
+    model = gap_cdf(residual, ordered)
+    steps = np.arange(len(ordered) + 1) / len(ordered)
+    return float(max((steps[1:] - model).max(), (model - steps[:-1]).max()))
 
 
-def _dispersion(times_s: Floats, curve: arrivals.Curve, cv: float, window_s: float) -> Dispersion:
-    duration_s = float(curve[0][-1])
-    simulated = [
-        arrivals.sample(np.random.default_rng(seed), curve, cv=cv, window_s=(0.0, duration_s), rate_scale=1.0)
+def _compared(times_s: Floats, known: Arrivals, residual: Residual) -> list[Dispersion]:
+    runs = [
+        arrivals.sample(
+            np.random.default_rng(seed),
+            known.curve(),
+            residual.marks,
+            window_s=(0.0, known.duration_s),
+            rate_scale=1.0,
+        )
         for seed in range(_SIMULATIONS)
     ]
-    model = [arrivals.dispersion(run, window_s, duration_s) for run in simulated]
-    return Dispersion(
-        window_s=window_s,
-        trace=round(arrivals.dispersion(times_s, window_s, duration_s), 3),
-        model=round(float(np.mean(model)), 3),
-    )
+    found = []
+    for window_s in _WINDOWS_S:
+        if known.duration_s >= 4 * window_s:
+            model = [arrivals.dispersion(run, window_s, known.duration_s) for run in runs]
+            low, middle, high = np.nanquantile(model, (0.05, 0.5, 0.95)).tolist()
+            trace = arrivals.dispersion(times_s, window_s, known.duration_s)
+            found.append(
+                Dispersion(
+                    window_s=window_s,
+                    trace=round(trace, 3),
+                    model=round(middle, 3),
+                    low=round(low, 3),
+                    high=round(high, 3),
+                )
+            )
+    return found
 
 
-def fit_lengths(tokens: Ints) -> Lengths:
-    """The mixture of one to six lognormals with the least BIC, and how far it is from the lengths."""
-    values, counts = np.unique(tokens, return_counts=True)
-    logs, weights = np.log(values), counts.astype(float)
-    fits = [_em(logs, weights, components) for components in _COMPONENTS if components <= len(values)]
-    _, mixture = min(fits, key=lambda fit: fit[0])
-    components = _rounded(mixture)
-    low, high = int(values[0]), int(values[-1])
-    cdf = lengths.rounded_cdf([(part.weight, part.mu, part.sigma) for part in components], low, high)
-    return Lengths(components=components, min_tokens=low, max_tokens=high, fit=_length_fit(cdf, low, tokens))
+def _misfit(found: list[Dispersion]) -> float:
+    """Mean absolute difference of the indices' logarithms."""
+    return float(np.mean([abs(np.log(max(one.trace, 1e-3) / max(one.model, 1e-3))) for one in found])) if found else 0.0
 
 
-def _rounded(mixture: list[tuple[float, float, float]]) -> list[Component]:
-    """Figures with digits that mean something; weights still sum to 1."""
-    shares = [round(weight, 4) for weight, _, _ in mixture]
-    shares[0] = round(1 - sum(shares[1:]), 4)
-    return [
-        Component(weight=share, mu=round(mu, 4), sigma=round(sigma, 4))
-        for share, (_, mu, sigma) in zip(shares, mixture, strict=True)
-    ]
-
-
-def _em(logs: Floats, counts: Floats, components: int) -> tuple[float, list[tuple[float, float, float]]]:
-    """BIC and mixture by expectation-maximisation from a start at equal slices of the data, by mu."""
-    total = counts.sum()
-    slices = np.array_split(np.repeat(logs, counts.astype(int)), components)
-    weight = np.full(components, 1 / components)
-    mu = np.array([part.mean() for part in slices])
-    sigma = np.array([max(part.std(), _SMALLEST_SIGMA) for part in slices])
-    likelihood = -math.inf
-    for _ in range(_EM_STEPS):
-        joint = weight * stats.norm.pdf(logs[:, None], mu, sigma)
-        density = np.maximum(joint.sum(axis=1), np.finfo(float).tiny)
-        before, likelihood = likelihood, float((counts * np.log(density)).sum())
-        if likelihood - before < _EM_GAIN * total:
-            break
-        share = joint / density[:, None] * counts[:, None]
-        mass = np.maximum(share.sum(axis=0), np.finfo(float).tiny)
-        weight, mu = mass / total, (logs[:, None] * share).sum(axis=0) / mass
-        variance = (share * (logs[:, None] - mu) ** 2).sum(axis=0) / mass
-        sigma = np.maximum(np.sqrt(variance), _SMALLEST_SIGMA)
-    bic = (3 * components - 1) * math.log(total) - 2 * likelihood
-    order = np.argsort(mu)
-    return bic, [(float(weight[k]), float(mu[k]), float(sigma[k])) for k in order]
-
-
-def _length_fit(cdf: Floats, min_tokens: int, tokens: Ints) -> LengthFit:
-    counts = np.bincount(tokens - min_tokens, minlength=len(cdf))
-    ks = float(np.abs(np.cumsum(counts) / len(tokens) - cdf).max())
-    shares = (0.5, 0.9, 0.99)
-    trace = np.quantile(tokens, shares, method="inverted_cdf")
-    errors = (lengths.quantiles(cdf, min_tokens, shares) - trace) / trace
-    p50, p90, p99 = (round(float(error), 4) for error in errors)
-    return LengthFit(
-        ks=round(ks, 4),
-        p50_error=p50,
-        p90_error=p90,
-        p99_error=p99,
-        largest_atom=round(float(counts.max() / len(tokens)), 4),
-        adequate=ks < 0.05 and bool(np.abs(errors).max() <= 0.05),
+def _verdict(found: list[Dispersion]) -> str:
+    off = [one for one in found if not 0.8 * one.low <= one.trace <= 1.25 * one.high]
+    if not off:
+        return "adequate"
+    worst = max(off, key=lambda one: abs(np.log(max(one.trace, 1e-3) / max(one.model, 1e-3))))
+    return (
+        f"use empirical: counts in {worst.window_s:g} s vary {worst.trace:g} times as much as a Poisson process',"
+        f" and {worst.low:g} to {worst.high:g} times in what is drawn"
     )

@@ -18,7 +18,7 @@ from loadgen.join import join
 from loadgen.plan.making import make_schedule
 from loadgen.plan.schedule import Schedule
 from loadgen.plan.schedule_file import encode_schedule
-from loadgen.plan.sources import Part, Replayed, columns
+from loadgen.plan.sources import Part, Replayed
 from loadgen.procedure import RunRequest, run
 from loadgen.workload.traces import read_trace
 from protocol.records import GatewayRecord, Manifest, StreamRecord, read_lines
@@ -30,8 +30,8 @@ DURATION_S = 60.0
 
 
 def azure_minute() -> Schedule:
-    trace = read_trace(TRACE, "azure")
-    source = Replayed(name="azure-conv-2023", sha256=trace.sha256, requests=columns(trace.rows))
+    trace = read_trace(TRACE)
+    source = Replayed(name="azure-conv-2023", sha256=trace.sha256, requests=trace.requests)
     return make_schedule(source, Part(seed=1, duration_s=DURATION_S, start_s=START_S))
 
 

@@ -10,22 +10,15 @@ import pytest
 
 from loadgen import commands, record
 from loadgen.report.command import write_report
-from loadgen.workload.description import load_workload
 from tests.loadgen.test_procedure import serve
 from tests.scripted_engine import running
 
-VERBS = {
-    "fit": (commands.add_fit_arguments, commands.fit),
-    "run": (commands.add_run_arguments, commands.run),
-}
 
-
-def weir(verb, *arguments):
-    """Exit status of a verb, called as the command line calls it."""
-    define, body = VERBS[verb]
-    parser = argparse.ArgumentParser(prog=f"weir {verb}")
-    define(parser)
-    return body(parser.parse_args([str(argument) for argument in arguments]))
+def weir_run_here(*arguments):
+    """Exit status of the verb, called as the command line calls it."""
+    parser = argparse.ArgumentParser(prog="weir run")
+    commands.add_run_arguments(parser)
+    return commands.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 @pytest.fixture
@@ -37,23 +30,11 @@ def log(tmp_path):
     return path
 
 
-def test_fit_writes_a_workload_and_says_how_well_it_fits(tmp_path, log, capsys):
-    out = tmp_path / "w.yaml"
-    assert weir("fit", log, "--format", "azure", "--name", "w", "-o", out, "--licence", "mine") == 0
-    workload = load_workload(out)
-    assert (workload.source.rows, workload.source.licence) == (361, "mine")
-    assert "ISCA 2024" in workload.source.citation
-    assert len(workload.arrivals.rates_per_s) == 3
-    printed = capsys.readouterr()
-    assert re.search(r"prompt lengths: \d components, KS 0\.\d+, errors of P50/P90/P99 .*adequate", printed.out)
-    assert "requests with 0 tokens in or out count as 1" in printed.err
-
-
 def test_a_run_that_is_refused_is_one_line_and_exit_2(tmp_path, log, capsys, unused_tcp_port):
     out = tmp_path / "run"
     url = f"http://127.0.0.1:{unused_tcp_port}"
     arguments = ["--url", url, "--model", "m", "--trace", log, "--format", "azure", "--out", out]
-    assert weir("run", *arguments) == 2
+    assert weir_run_here(*arguments) == 2
     assert "weir run: http://127.0.0.1" in capsys.readouterr().err
     assert not out.exists()
 

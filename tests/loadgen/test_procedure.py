@@ -8,9 +8,9 @@ import pytest
 from loadgen import record
 from loadgen.plan.making import make_schedule
 from loadgen.plan.schedule_file import encode_schedule
-from loadgen.plan.sources import Part, Replayed, columns
+from loadgen.plan.sources import Part, Replayed
 from loadgen.procedure import RunError, RunRequest, run
-from loadgen.workload.traces import TraceRow
+from tests.loadgen.rows import TraceRow, columns
 from tests.scripted_engine import DONE, LAST_CHUNK, SSE_HEAD, chunk, json_response, running, token
 
 TEMPLATE = 9

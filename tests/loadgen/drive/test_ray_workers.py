@@ -11,7 +11,7 @@ from loadgen.drive import ray_workers
 from loadgen.drive.ray_workers import ClusterError, place
 from loadgen.procedure import run
 from loadgen.report.command import write_report
-from loadgen.workload.traces import TraceRow
+from tests.loadgen.rows import TraceRow
 from tests.loadgen.test_procedure import request, serve
 from tests.scripted_engine import running
 

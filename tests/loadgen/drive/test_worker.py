@@ -12,7 +12,7 @@ from loadgen.drive.crew import WorkerProcesses
 from loadgen.drive.worker import lost_worker
 from loadgen.procedure import run
 from loadgen.report.command import write_report
-from loadgen.workload.traces import TraceRow
+from tests.loadgen.rows import TraceRow
 from tests.loadgen.test_procedure import request, serve
 from tests.scripted_engine import running
 

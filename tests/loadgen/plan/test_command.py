@@ -51,7 +51,7 @@ def test_requests_that_a_log_does_not_count_are_left_out_and_told(tmp_path, made
     (tmp_path / "records.jsonl").write_bytes(b"".join(map(encode_line, records)))
     assert weir_plan("--trace", tmp_path / "records.jsonl", "--format", "weir", "-o", tmp_path / "s") == 0
     assert len(read_schedule(tmp_path / "s")) == 5
-    assert "records: 1 requests without token counts are left out" in capsys.readouterr().err
+    assert "records: 1 rows are left out: no usage" in capsys.readouterr().err
 
 
 def test_arrivals_replace_the_times_of_a_workload(tmp_path, capsys):
@@ -116,7 +116,8 @@ def test_arms_that_share_an_engine_are_told_of_its_cache(tmp_path, capsys):
         (["--workload", "no-such"], "No such file"),
         (["--workload", "azure-conv-2023", "--format", "azure"], "format belongs to a trace"),
         (["--workload", "azure-conv-2023", "--duration", "99999"], "describes "),
-        (["--trace", "LOG"], "--trace needs --format: one of "),
+        (["--lengths", "5:5", "--bad-rows", "0.1"], "bad_rows belongs to a trace: drop it"),
+        (["--trace", "LOG", "--bad-rows", "2"], "a share of 2 bad rows"),
         (["--trace", "LOG", "--format", "weir"], "not a GatewayRecord"),
         (["--trace", "LOG", "--format", "azure", "--seed", "-1"], "seed is -1"),
         (["--trace", "LOG", "--format", "azure", "--arrivals", "poisson:rate=100"], "log has 361 requests from 0 s on"),

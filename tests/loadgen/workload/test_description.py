@@ -6,21 +6,36 @@ from scipy import stats
 from loadgen.plan.making import make_schedule
 from loadgen.plan.schedule_file import encode_schedule
 from loadgen.plan.sources import Drawn, Part
+from loadgen.workload.arrivals import dispersion
 from loadgen.workload.description import dump_workload, load_workload, parse_workload, shipped
 
 TEXT = """
-schema: weir.workload/1
+schema: weir.workload/2
 name: two-steps
 source: {dataset: d, citation: c, licence: l, file_sha256: f, rows: 100, command: weir fit}
-arrivals: {bin_s: 10.0, rates_per_s: [5.0, 50.0], cv: 1.0, fit: null}
-prompt:
-  components: [{weight: 0.25, mu: 3.0, sigma: 0.2}, {weight: 0.75, mu: 6.0, sigma: 0.5}]
-  min_tokens: 2
-  max_tokens: 4000
+arrivals:
+  duration_s: 20.0
+  rates: [{start_s: 0.0, per_s: 5.0}, {start_s: 10.0, per_s: 50.0}]
+  residual: {process: gamma, cv: 1.0}
   fit: null
-output: {components: [{weight: 1.0, mu: 5.0, sigma: 0.4}], min_tokens: 1, max_tokens: 1000, fit: null}
-coupling: {spearman: 0.6}
+lengths:
+  windows:
+  - start_s: 0.0
+    prompt: {law: table, min_tokens: 2, max_tokens: 30, shares: [0.0, 1.0], tokens: [2, 30]}
+    output: {law: constant, min_tokens: 9, max_tokens: 9}
+    spearman: 0.0
+  - start_s: 10.0
+    prompt: {law: lognormal_mixture, min_tokens: 2, max_tokens: 4000, components: [{weight: 1.0, mu: 6.0, sigma: 0.5}]}
+    output: {law: gamma, min_tokens: 1, max_tokens: 1000, shape: 4.0, scale: 30.0}
+    spearman: 0.6
+  prompt_fit: null
+  output_fit: null
+sharing: null
 """
+SHARING = (
+    "sharing: {block_tokens: 100, common_blocks: 1, common_share: 1.0, continue_share: [0.0], reused: [0.0, 0.0],"
+    " delay_s: [0.0, 0.0], fit: null}"
+)
 
 
 @pytest.fixture
@@ -30,8 +45,14 @@ def workload():
 
 def test_a_description_survives_its_file(workload):
     text = dump_workload(workload)
-    assert text.startswith("# weir fit\nschema: weir.workload/1\n")
+    assert text.startswith("# weir fit\nschema: weir.workload/2\n")
     assert parse_workload(text) == workload
+
+
+def test_one_that_was_written_by_hand_needs_no_source(workload):
+    by_hand = msgspec.structs.replace(workload, source=None)
+    assert parse_workload(dump_workload(by_hand)) == by_hand
+    assert by_hand.verdicts() == {}
 
 
 def test_its_digest_is_that_of_the_content_and_not_of_the_layout(workload):
@@ -40,23 +61,37 @@ def test_its_digest_is_that_of_the_content_and_not_of_the_layout(workload):
 
 
 def test_traffic_follows_the_description(workload):
-    rows = workload.draw(np.random.default_rng(1), start_s=0, duration_s=20, rate_scale=20)
-    at, prompts, outputs = np.array(rows).T
-    assert np.count_nonzero(at < 10) == pytest.approx(1000, abs=150)
-    assert np.count_nonzero(at >= 10) == pytest.approx(10_000, abs=450)
-    assert np.median(outputs) == pytest.approx(np.exp(5), rel=0.03)
-    assert np.mean(prompts < 60) == pytest.approx(0.25, abs=0.02)
-    assert stats.spearmanr(prompts, outputs).statistic == pytest.approx(0.6, abs=0.03)
+    drawn = workload.draw(np.random.default_rng(1), start_s=0, duration_s=20, rate_scale=20)
+    early = drawn.at_s < 10
+    assert np.count_nonzero(early) == pytest.approx(1000, abs=150)
+    assert np.count_nonzero(~early) == pytest.approx(10_000, abs=450)
+    assert drawn.prompt_tokens[early].max() <= 30
+    assert set(drawn.output_tokens[early].tolist()) == {9}
+    assert np.median(drawn.prompt_tokens[~early]) == pytest.approx(np.exp(6), rel=0.03)
+    assert drawn.output_tokens[~early].mean() == pytest.approx(120, rel=0.03)
+    ranks = stats.spearmanr(drawn.prompt_tokens[~early], drawn.output_tokens[~early])
+    assert ranks.statistic == pytest.approx(0.6, abs=0.03)
+    assert (drawn.segment_ids == -1).all()
+
+
+def test_prompts_share_text_where_that_is_said():
+    workload = parse_workload(TEXT.replace("sharing: null", SHARING))
+    drawn = workload.draw(np.random.default_rng(1), start_s=0, duration_s=20, rate_scale=1)
+    first = drawn.segment_ids[drawn.segment_offsets[:-1]]
+    # What is shorter than a block is text of its own.
+    assert set(first[drawn.prompt_tokens >= 100].tolist()) == {0}
+    assert 0 not in first[drawn.prompt_tokens < 100]
 
 
 def test_a_later_window_counts_from_its_own_start(workload):
-    rows = workload.draw(np.random.default_rng(1), start_s=10, duration_s=10, rate_scale=1)
-    assert len(rows) == pytest.approx(500, abs=100)
-    assert rows[0].at_s < 1
-    assert rows[-1].at_s < 10
+    drawn = workload.draw(np.random.default_rng(1), start_s=10, duration_s=10, rate_scale=1)
+    assert len(drawn) == pytest.approx(500, abs=100)
+    assert 0 <= drawn.at_s[0] < 1
+    assert drawn.at_s[-1] < 10
+    assert drawn.prompt_tokens.mean() > 100, "its lengths are those of the later window"
 
 
-def test_a_window_beyond_the_curve_is_refused(workload):
+def test_a_window_beyond_the_rates_is_refused(workload):
     with pytest.raises(ValueError, match=r"two-steps describes 20 s: start_s \+ duration_s is 25"):
         workload.draw(np.random.default_rng(1), start_s=5, duration_s=20, rate_scale=1)
 
@@ -67,24 +102,53 @@ def test_equal_seeds_give_equal_schedules(workload):
 
 
 @pytest.mark.parametrize(
+    ("residual", "clustered"),
+    [
+        ("{process: weibull, shape: 0.5}", True),
+        ("{process: table, gaps: [0.0, 0.0, 0.0, 0.0, 8.0]}", True),
+        ("{process: mmpp, quiet_rate: 0.1, busy_rate: 1.9, quiet_stay: 20.0, busy_stay: 20.0}", True),
+        ("{process: gamma, cv: 0.0}", False),
+    ],
+)
+def test_every_residual_keeps_the_rate(residual, clustered):
+    text = TEXT.replace("{process: gamma, cv: 1.0}", residual).replace("duration_s: 20.0", "duration_s: 2010.0")
+    workload = parse_workload(text)
+    drawn = workload.draw(np.random.default_rng(1), start_s=10, duration_s=2000, rate_scale=1)
+    assert len(drawn) == pytest.approx(100_000, rel=0.05)
+    assert (dispersion(drawn.at_s, 1.0, 2000.0) > 2) is clustered
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("name: two-steps", "name: two-steps\nextra: 1", "unknown field `extra`"),
-        ("cv: 1.0", "cv: 1.0, skew: 2", r"unknown field `skew` - at `\$\.arrivals`"),
-        ("schema: weir.workload/1", "schema: weir.workload/2", r"weir\.workload/2.*\$\.schema"),
-        ("cv: 1.0, ", "", r"missing required field `cv` - at `\$\.arrivals`"),
-        ("cv: 1.0", "cv: high", r"Expected `float`, got `str` - at `\$\.arrivals\.cv`"),
+        ("cv: 1.0", "cv: 1.0, skew: 2", r"unknown field `skew` - at `\$\.arrivals\.residual`"),
+        ("schema: weir.workload/2", "schema: weir.workload/1", r"weir\.workload/1.*\$\.schema"),
+        (", cv: 1.0", "", r"missing required field `cv` - at `\$\.arrivals\.residual`"),
+        ("cv: 1.0", "cv: high", r"Expected `float`, got `str` - at `\$\.arrivals\.residual\.cv`"),
         ("cv: 1.0", "cv: -1", r"cv is -1\.0: give a number of at least 0"),
-        ("[5.0, 50.0]", "[5.0, -50.0]", r"rates_per_s has -50\.0: give numbers of at least 0"),
-        ("[5.0, 50.0]", "[0, 0]", "no rate above 0"),
-        ("[5.0, 50.0]", "[]", "no rate above 0"),
-        ("bin_s: 10.0", "bin_s: 0", r"bin_s is 0\.0: give a number above 0"),
-        ("weight: 0.25", "weight: 0.5", r"weights of components sum to 1\.25.* - at `\$\.prompt`"),
-        ("weight: 0.25", "weight: -0.25", r"weight is -0\.25: give a number above 0"),
-        ("sigma: 0.4", "sigma: 0", r"sigma is 0\.0"),
-        ("min_tokens: 2", "min_tokens: 0", r"limits are 0\.\.4000"),
-        ("max_tokens: 1000", "max_tokens: 0", r"limits are 1\.\.0"),
+        ("process: gamma, cv: 1.0", "process: weibull, shape: 0", r"shape is 0\.0"),
+        ("process: gamma, cv: 1.0", "process: table, gaps: [1.0]", "gaps are"),
+        ("process: gamma, cv: 1.0", "process: table, gaps: [1.0, 3.0]", "the mean of gaps is 2"),
+        (
+            "process: gamma, cv: 1.0",
+            "process: mmpp, quiet_rate: 2.0, busy_rate: 1.0, quiet_stay: 1.0, busy_stay: 1.0",
+            "need 0 <= quiet_rate < busy_rate",
+        ),
+        (
+            "process: gamma, cv: 1.0",
+            "process: mmpp, quiet_rate: 1.0, busy_rate: 3.0, quiet_stay: 1.0, busy_stay: 1.0",
+            "weighed by their stays, is 2: scale it to 1",
+        ),
+        ("per_s: 50.0", "per_s: -50.0", r"per_s is -50\.0: give a number of at least 0"),
+        ("start_s: 10.0, per_s", "start_s: 0.0, per_s", r"rates start at \[0\.0, 0\.0\]"),
+        ("start_s: 10.0, per_s", "start_s: 30.0, per_s", "before duration_s"),
+        ("per_s: 5.0}, {start_s: 10.0, per_s: 50.0}", "per_s: 0.0}", "no rate is above 0"),
+        ("duration_s: 20.0", "duration_s: 0", r"duration_s is 0\.0: give a number above 0"),
+        ("weight: 1.0", "weight: 0.5", r"weights of components sum to 0\.5.* - at `\$\.lengths\.windows\[1\]\.prompt`"),
+        ("  - start_s: 10.0\n", "  - start_s: 0.0\n", r"windows start at \[0\.0, 0\.0\]"),
         ("spearman: 0.6", "spearman: 1.2", r"spearman is 1\.2"),
+        ("sharing: null", SHARING.replace("common_share: 1.0", "common_share: 2"), "common_share is"),
         ("name: two-steps", "name: [", "not YAML"),
     ],
 )

@@ -1,0 +1,40 @@
+import sys
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from loadgen.workload.tokenizer import counter
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A byte-level BPE of a few merges."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(["the river the weir the water"] * 20, trainer)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def test_it_counts_as_the_tokenizer_does(file):
+    count = counter(file)
+    assert count("") == 0
+    assert count("the river") < len("the river")
+    assert count("xyz") == 3
+
+
+def test_a_file_that_is_none_is_named(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer\.json"):
+        counter(path)
+
+
+def test_without_the_package_the_remedy_is_told(monkeypatch, file):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match=r"pip install 'weir-llm\[tokenizers\]'"):
+        counter(file)

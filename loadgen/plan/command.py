@@ -16,7 +16,7 @@ from pathlib import Path
 from loadgen.plan.arrivals import Arrivals, parse_arrivals
 from loadgen.plan.experiment import PLAN, Arm, Experiment, Level, Plan, TrafficChoice, parse_experiment
 from loadgen.plan.schedule import Schedule
-from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, Source
+from loadgen.plan.sources import Capped, Drawn, Lengths, Part, Replayed, Source
 from loadgen.record import digest
 from loadgen.workload.command import remarks
 from loadgen.workload.traces import FORMATS, read_trace
@@ -40,6 +40,8 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     parser.add_argument("--format", choices=FORMATS, help="of --trace (found by its first lines)")
     parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, for a --trace whose prompts are text")
     parser.add_argument("--bad-rows", type=float, metavar="SHARE", help="of rows of --trace that may be bad (0)")
+    parser.add_argument("--max-prompt", type=int, metavar="N", help="tokens; longer prompts lose their end")
+    parser.add_argument("--max-output", type=int, metavar="N", help="tokens; longer outputs are cut")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--arrivals", metavar="FAMILY:NAME=VALUE,…", help="as gamma:rate=5,cv=2 (the traffic's own)")
     when.add_argument("--concurrency", metavar="N", type=int, help="closed loop: requests under way at any time")
@@ -163,6 +165,8 @@ def schedule_of(ns: argparse.Namespace) -> tuple[bytes, Schedule]:
     else:
         schedule = make_closed(source, part, concurrency=ns.concurrency, requests=ns.requests)
     _tell_peculiarities(source.name, schedule.header)
+    if isinstance(source, Capped) and source.shortened:
+        say(f"{source.name}: {source.shortened} of {len(schedule)} requests were longer and are cut")
     return encode_schedule(schedule), schedule
 
 
@@ -212,6 +216,8 @@ def _choice(ns: argparse.Namespace) -> TrafficChoice:
         trace=None if ns.trace is None else str(ns.trace),
         format=ns.format,
         tokenizer=ns.tokenizer,
+        most_prompt_tokens=ns.max_prompt,
+        most_output_tokens=ns.max_output,
         bad_rows=ns.bad_rows,
         lengths=ns.lengths,
         arrivals=ns.arrivals,
@@ -223,12 +229,22 @@ def _choice(ns: argparse.Namespace) -> TrafficChoice:
 
 def _traffic(choice: TrafficChoice) -> tuple[Source, Arrivals | None]:
     arrivals = None if choice.arrivals is None else parse_arrivals(choice.arrivals)
+    source = _source(choice)
+    if choice.most_prompt_tokens is not None or choice.most_output_tokens is not None:
+        return (
+            Capped(source=source, prompt_tokens=choice.most_prompt_tokens, output_tokens=choice.most_output_tokens),
+            arrivals,
+        )
+    return source, arrivals
+
+
+def _source(choice: TrafficChoice) -> Source:
     if choice.lengths is not None:
-        return Lengths.parse(choice.lengths), arrivals
+        return Lengths.parse(choice.lengths)
     if choice.workload is not None:
         from loadgen.workload.description import load_workload, shipped
 
-        return Drawn(load_workload(shipped(choice.workload) or Path(choice.workload))), arrivals
+        return Drawn(load_workload(shipped(choice.workload) or Path(choice.workload)))
     assert choice.trace is not None, "a choice has exactly one source"
     count = None
     if choice.tokenizer is not None:
@@ -238,8 +254,7 @@ def _traffic(choice: TrafficChoice) -> tuple[Source, Arrivals | None]:
     trace = read_trace(Path(choice.trace), format=choice.format, count=count, bad_rows=choice.bad_rows or 0.0)
     for remark in remarks(trace):
         say(remark)
-    log = Replayed(name=trace.name, sha256=trace.sha256, requests=trace.requests, has_times=trace.timed)
-    return log, arrivals
+    return Replayed(name=trace.name, sha256=trace.sha256, requests=trace.requests, has_times=trace.timed)
 
 
 def _experiment(ns: argparse.Namespace) -> Experiment:

@@ -71,6 +71,9 @@ class TrafficChoice(_Part, frozen=True, kw_only=True):
     """A request log."""
     format: str | None = None
     """Of the trace; found by its first lines when None."""
+    most_prompt_tokens: int | None = None
+    """Longer prompts lose their end; None: none does."""
+    most_output_tokens: int | None = None
     tokenizer: str | None = None
     """`tokenizer.json` of the model, for a trace whose prompts are text."""
     bad_rows: float | None = None

@@ -15,6 +15,7 @@ import numpy as np
 
 from loadgen.workload.traffic import Ints, Requests
 
+_NO_LIMIT = 1 << 40
 _TRIES = 12
 """Each time a source that is drawn had too few requests, twice as many are asked for."""
 
@@ -151,6 +152,71 @@ class Replayed:
                 " lower the rate or the duration, or start earlier"
             )
         return rows(self.requests, begin, begin + count)
+
+
+@dataclass(slots=True, kw_only=True)
+class Capped:
+    """Another source with no request longer than given. Prompts lose their end: what they share lies at the beginning."""
+
+    source: Source
+    prompt_tokens: int | None
+    """None: as long as they are."""
+    output_tokens: int | None
+    shortened: int = 0
+    """Requests of the last draw that were longer."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
+            if most is not None and most < 1:
+                raise ValueError(f"the longest {name} is {most} tokens: give at least 1")
+
+    @property
+    def name(self) -> str:
+        limits = [f"{name}<={most}" for name, most in self._limits().items() if most is not None]
+        return f"{self.source.name},{','.join(limits)}"
+
+    @property
+    def sha256(self) -> str:
+        return self.source.sha256
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.source.is_drawn
+
+    def timed(self, rng: np.random.Generator, part: Part) -> Requests:
+        return self._cap(self.source.timed(rng, part))
+
+    def first(self, rng: np.random.Generator, part: Part, count: int) -> Requests:
+        return self._cap(self.source.first(rng, part, count))
+
+    def _limits(self) -> dict[str, int | None]:
+        return {"prompt": self.prompt_tokens, "output": self.output_tokens}
+
+    def _cap(self, requests: Requests) -> Requests:
+        most_in, most_out = (_NO_LIMIT if most is None else most for most in self._limits().values())
+        longer = (requests.prompt_tokens > most_in) | (requests.output_tokens > most_out)
+        self.shortened = int(np.count_nonzero(longer))
+        return replace(_prompts_cut(requests, most_in), output_tokens=np.minimum(requests.output_tokens, most_out))
+
+
+def _prompts_cut(requests: Requests, most: int) -> Requests:
+    """Prompts of at most so many tokens: the segments up to there, the last of them shorter."""
+    sizes = np.diff(requests.segment_offsets)
+    of_request = np.repeat(np.arange(len(requests)), sizes)
+    ends = np.cumsum(requests.segment_tokens)
+    # Where each request's prompt begins on the line of all segments.
+    begins = np.concatenate(([0], ends))[requests.segment_offsets[:-1]]
+    before = ends - requests.segment_tokens - begins[of_request]
+    kept = np.clip(most - before, 0, requests.segment_tokens)
+    # An empty prompt keeps its empty segment.
+    stays = (kept > 0) | (requests.segment_tokens == 0)
+    return replace(
+        requests,
+        prompt_tokens=np.minimum(requests.prompt_tokens, most),
+        segment_offsets=np.concatenate(([0], np.cumsum(np.bincount(of_request[stays], minlength=len(requests))))),
+        segment_ids=requests.segment_ids[stays],
+        segment_tokens=kept[stays],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.plan.sources import Drawn, Lengths, Part, Replayed, rows
+from loadgen.plan.sources import Capped, Drawn, Lengths, Part, Replayed, rows
 from loadgen.workload.traffic import Requests
 from tests.loadgen.plan.test_schedule import requests
 
@@ -122,3 +122,49 @@ def test_consecutive_rows_keep_their_segments():
     some = rows(log(0, 1, 2, 3).requests, 1, 3)
     assert some.segment_offsets.tolist() == [0, 2, 4]
     assert some.segment_tokens.tolist() == [3, 11, 3, 12]
+
+
+def shared_prompts():
+    """Prompts of 30, 20, 10 and 0 tokens in segments of at most 10."""
+    return Requests(
+        at_s=np.arange(4.0),
+        prompt_tokens=np.array([30, 20, 10, 0]),
+        output_tokens=np.array([5, 50, 500, 5]),
+        session=np.full(4, -1),
+        segment_offsets=np.array([0, 3, 5, 6, 7]),
+        segment_ids=np.array([0, 1, 2, 0, 3, 4, -1]),
+        segment_tokens=np.array([10, 10, 10, 10, 10, 10, 0]),
+    )
+
+
+def test_what_is_too_long_is_cut_at_its_end_and_shares_what_it_shared():
+    log = Replayed(name="log", sha256="0" * 64, requests=shared_prompts())
+    capped = Capped(source=log, prompt_tokens=15, output_tokens=100)
+    requests = capped.timed(np.random.default_rng(1), Part(seed=1, duration_s=10))
+    assert requests.prompt_tokens.tolist() == [15, 15, 10, 0]
+    assert requests.output_tokens.tolist() == [5, 50, 100, 5]
+    assert requests.segment_ids.tolist() == [0, 1, 0, 3, 4, -1]
+    assert requests.segment_tokens.tolist() == [10, 5, 10, 5, 10, 0]
+    assert requests.segment_offsets.tolist() == [0, 2, 4, 5, 6]
+    assert capped.shortened == 3
+    assert (capped.name, capped.sha256, capped.is_drawn) == ("log,prompt<=15,output<=100", "0" * 64, False)
+
+
+def test_a_cap_of_one_side_leaves_the_other():
+    log = Replayed(name="log", sha256="0" * 64, requests=shared_prompts())
+    capped = Capped(source=log, prompt_tokens=None, output_tokens=100)
+    requests = capped.first(np.random.default_rng(1), Part(seed=1, duration_s=10), 4)
+    assert requests.prompt_tokens.tolist() == [30, 20, 10, 0]
+    assert requests.segment_tokens.tolist() == shared_prompts().segment_tokens.tolist()
+    assert (capped.name, capped.shortened) == ("log,output<=100", 1)
+    with pytest.raises(ValueError, match="the longest prompt is 0 tokens: give at least 1"):
+        Capped(source=log, prompt_tokens=0, output_tokens=None)
+
+
+def test_a_log_without_times_needs_arrivals():
+    log = Replayed(name="log", sha256="0" * 64, requests=shared_prompts(), has_times=False)
+    with pytest.raises(
+        ValueError, match="log has no times: say when its requests come with --arrivals or --concurrency"
+    ):
+        log.timed(np.random.default_rng(1), Part(seed=1, duration_s=10))
+    assert len(log.first(np.random.default_rng(1), Part(seed=1, duration_s=10), 2)) == 2

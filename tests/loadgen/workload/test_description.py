@@ -165,8 +165,11 @@ def test_a_bad_file_is_named(tmp_path):
         load_workload(path)
 
 
-def test_workloads_come_with_the_package():
-    path = shipped("azure-conv-2023")
+@pytest.mark.parametrize("name", ["azure-conv-2023", "support-chat"])
+def test_workloads_come_with_the_package(name):
+    path = shipped(name)
     assert path is not None
-    assert load_workload(path).name == "azure-conv-2023"
+    workload = load_workload(path)
+    assert workload.name == name
+    assert len(workload.draw(np.random.default_rng(1), start_s=0, duration_s=600, rate_scale=1)) > 500
     assert shipped("no-such") is None

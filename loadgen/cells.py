@@ -13,12 +13,11 @@ from typing import TextIO
 from loadgen.plan import apart
 from loadgen.plan.command import given_schedule
 from loadgen.plan.experiment import Cell, Plan
-from loadgen.plan.schedule import Schedule
 from loadgen.procedure import RunRequest, run
 from loadgen.record import read_manifest
 
-MakeRequest = Callable[[Cell, Path, bytes, Schedule], Awaitable[RunRequest]]
-"""The run of a cell: into which directory, the content of its schedule file, and what that says."""
+MakeRequest = Callable[[Cell, Path, apart.Planned], Awaitable[RunRequest]]
+"""The run of a cell: into which directory, and its schedule."""
 
 
 def refuse_begun(plan: Plan) -> None:
@@ -34,6 +33,7 @@ async def run_cells(
     plan: Plan,
     make_request: MakeRequest,
     *,
+    tokenizer: str | None,
     stop: asyncio.Event,
     halt: asyncio.Event,
     show: TextIO | None,
@@ -46,10 +46,10 @@ async def run_cells(
     for cell in plan.remaining():
         directory = plan.run_directory(cell)
         _set_aside(directory)
-        content, requests = apart.result(apart.start(given_schedule(cell.schedule)))
+        planned = apart.result(apart.start(given_schedule(cell.schedule, tokenizer)))
         if stop.is_set():
             return False
-        await run(await make_request(cell, directory, content, requests), stop, halt=halt, show=show)
+        await run(await make_request(cell, directory, planned), stop, halt=halt, show=show)
         done(cell, directory)
         if read_manifest(directory).status != "complete":
             return False

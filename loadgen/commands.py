@@ -26,7 +26,6 @@ from loadgen.drive.crew import Crew, WorkerProcesses, one_worker
 from loadgen.plan import apart
 from loadgen.plan.command import BESIDE_SCHEDULE, add_traffic_arguments, say
 from loadgen.plan.experiment import Cell, read_plan
-from loadgen.plan.schedule import Schedule
 from loadgen.procedure import RunError, RunRequest
 from loadgen.procedure import run as run_procedure
 from loadgen.record import read_manifest, read_requests
@@ -86,10 +85,10 @@ def run(ns: argparse.Namespace) -> int:
         raise ValueError("--resume belongs to --plan")
     planning = apart.start(ns)
     directory = ns.out or Path("runs") / _stamp()
-    content, requests = apart.result(planning)
+    planned = apart.result(planning)
 
     async def one(stop: asyncio.Event, halt: asyncio.Event) -> Path:
-        request = await _request(ns, directory, content, requests, url=ns.url, model=ns.model)
+        request = await _request(ns, directory, planned, url=ns.url, model=ns.model)
         return await run_procedure(request, stop, halt=halt, show=sys.stderr)
 
     uvloop.run(_until_signalled(one))
@@ -108,15 +107,19 @@ def _run_plan(ns: argparse.Namespace) -> int:
     if not ns.resume:
         refuse_begun(plan)
 
-    async def request(cell: Cell, directory: Path, content: bytes, requests: Schedule) -> RunRequest:
-        return await _request(ns, directory, content, requests, url=cell.arm.url, model=cell.arm.model)
+    async def request(cell: Cell, directory: Path, planned: apart.Planned) -> RunRequest:
+        return await _request(ns, directory, planned, url=cell.arm.url, model=cell.arm.model)
 
     def done(cell: Cell, directory: Path) -> None:
         sys.stdout.write(f"{directory}\n{summary(directory)}\n")
         sys.stdout.flush()
 
     whole = uvloop.run(
-        _until_signalled(lambda stop, halt: run_cells(plan, request, stop=stop, halt=halt, show=sys.stderr, done=done))
+        _until_signalled(
+            lambda stop, halt: run_cells(
+                plan, request, tokenizer=ns.tokenizer, stop=stop, halt=halt, show=sys.stderr, done=done
+            )
+        )
     )
     left = len(plan.remaining())
     sys.stdout.write(f"{plan.directory}: {len(plan.cells()) - left} of {len(plan.cells())} cells are complete\n")
@@ -128,13 +131,14 @@ def _stamp() -> str:
 
 
 async def _request(
-    ns: argparse.Namespace, directory: Path, content: bytes, requests: Schedule, *, url: str, model: str
+    ns: argparse.Namespace, directory: Path, planned: apart.Planned, *, url: str, model: str
 ) -> RunRequest:
     return RunRequest(
         url=url,
         model=model,
-        schedule=content,
-        requests=requests,
+        schedule=planned.content,
+        requests=planned.requests,
+        words=planned.words,
         directory=directory,
         run_id=f"{_stamp()}-{secrets.token_hex(3)}",
         command=["weir", *sys.argv[1:]],

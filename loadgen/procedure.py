@@ -27,7 +27,7 @@ from loadgen.drive.progress import Board, Screen
 from loadgen.drive.share import Share, shares_of
 from loadgen.plan.schedule import Schedule
 from loadgen.record import SCHEDULE, claim, gather, read_requests, seal
-from loadgen.workload.prompts import prompt
+from loadgen.workload.prompts import WORDS
 from protocol.openai import answer_of, usage_of
 from protocol.records import Calibration, Manifest, WorkerReport
 
@@ -69,6 +69,8 @@ class RunRequest:
     """Most requests in flight of an open loop; what it holds back is late, and its record says since when."""
     crew: Crew = field(default_factory=ThisProcess)
     """Closed by `run`."""
+    words: tuple[str, ...] = ()
+    """What prompts are made of, each word one token to the model; those that most models have when empty."""
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -136,7 +138,8 @@ async def _prepare(plan: RunRequest, target: Target, screen: Screen) -> int:
     except OSError as error:
         raise RunError(f"{target.host} cannot be resolved: {error}") from error
     try:
-        chat = ChatRequests(target, model=plan.model, run_id=plan.run_id, api_key=plan.api_key)
+        words = plan.words or WORDS
+        chat = ChatRequests(target, model=plan.model, run_id=plan.run_id, words=words, api_key=plan.api_key)
         await _check_model(client, chat, plan)
         return await _template_tokens(client, chat, screen)
     finally:
@@ -191,6 +194,7 @@ async def _send(
             grace_s=plan.grace_s,
             in_flight=limits[number],
             closed=closed,
+            words=plan.words,
             directory=str(parts[number]),
             api_key=plan.api_key,
         )
@@ -246,7 +250,7 @@ async def _template_tokens(client: Client, chat: ChatRequests, screen: Screen) -
     0, with a warning, when the engine reports no usage or counts fewer tokens than words: then prompts are
     as long as planned only up to the template.
     """
-    text = prompt(_CALIBRATION_WORDS, _CALIBRATION_SEED)
+    text = chat.known_text(_CALIBRATION_WORDS, _CALIBRATION_SEED)
     exchange = await _ask(client, chat.calibration(text))
     if exchange.outcome != "ok" or exchange.status != 200:
         raise RunError(f"the calibration request failed: {exchange.error or _status(exchange)}")

@@ -7,13 +7,13 @@ Everything a run sends is made here: a prompt of exactly the planned length, a f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from loadgen.drive.client import Target
-from loadgen.workload.prompts import prompt
+from loadgen.workload.prompts import WORDS, prompt
 from protocol import traceparent
 from protocol.records import ScheduledRequest
 
@@ -36,12 +36,14 @@ class ChatRequests:
         *,
         model: str,
         run_id: str,
+        words: Sequence[str] = WORDS,
         api_key: str | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._target = target
         self._model = model
         self._run_id = run_id
+        self._words = words
         self._random_bytes = random_bytes
         self._authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self.template_tokens = 0
@@ -49,7 +51,7 @@ class ChatRequests:
 
     def streamed(self, request: ScheduledRequest) -> Outgoing:
         """The request as it is measured."""
-        text = _text(request.segments, request.prompt_tokens - self.template_tokens)
+        text = self._text(request.segments, request.prompt_tokens - self.template_tokens)
         body = {
             **self._chat(text, request.output_tokens),
             "stream": True,
@@ -70,6 +72,15 @@ class ChatRequests:
         """Asks for the list of models."""
         return self._wire("GET", "/v1/models", b"", "")
 
+    def known_text(self, words: int, seed: int) -> str:
+        """So many words of the run's vocabulary."""
+        return prompt(words, seed, self._words)
+
+    def _text(self, segments: tuple[tuple[int, int], ...], words: int) -> str:
+        """The first `words` words of the prompt's segments, at least one."""
+        texts = " ".join(prompt(tokens, seed, self._words) for seed, tokens in segments)
+        return " ".join(texts.split(" ")[: max(1, words)])
+
     def _chat(self, text: str, max_tokens: int) -> dict[str, object]:
         return {
             "model": self._model,
@@ -86,9 +97,3 @@ class ChatRequests:
             f"content-length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
-
-
-def _text(segments: tuple[tuple[int, int], ...], words: int) -> str:
-    """The first `words` words of the prompt's segments, at least one."""
-    texts = " ".join(prompt(tokens, seed) for seed, tokens in segments)
-    return " ".join(texts.split(" ")[: max(1, words)])

@@ -20,6 +20,7 @@ from loadgen.drive.health import HealthWatch, punctually
 from loadgen.drive.tally import Counting, Tally
 from loadgen.plan.schedule import Schedule
 from loadgen.record import RunWriter
+from loadgen.workload.prompts import WORDS
 from protocol.records import ChunkRecord, RequestRecord, WorkerReport
 
 TELL_EVERY_S = 0.5
@@ -40,6 +41,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None
     """Most requests at once, of this worker; None: no limit."""
     closed: bool
+    words: tuple[str, ...]
+    """What prompts are made of; those that most models have when empty."""
     directory: str
     """Where its records go: new, or empty."""
     api_key: str | None
@@ -66,7 +69,8 @@ async def send(
     """
     target = parse_target(share.url)
     client = await Client.open(target)
-    chat = ChatRequests(target, model=share.model, run_id=share.run_id, api_key=share.api_key)
+    words = share.words or WORDS
+    chat = ChatRequests(target, model=share.model, run_id=share.run_id, words=words, api_key=share.api_key)
     chat.template_tokens = share.template_tokens
     writer = RunWriter(Path(share.directory))
     counting = Counting()

@@ -11,6 +11,8 @@ import argparse
 import pickle
 import subprocess
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,9 +20,19 @@ from loadgen.plan.packed import pack, unpack
 from loadgen.plan.schedule import Schedule
 
 
+class Planned(NamedTuple):
+    """A schedule: its file's content, and what it says."""
+
+    content: bytes
+    requests: Schedule
+    words: tuple[str, ...]
+    """What prompts are made of, each one token to the model; none when no tokenizer was named."""
+
+
 class _Planned(msgspec.Struct):
     content: bytes = b""
     packed: bytes = b""
+    words: tuple[str, ...] = ()
     refused: str = ""
 
 
@@ -36,8 +48,8 @@ def start(arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
     return process
 
 
-def result(process: subprocess.Popen[bytes]) -> tuple[bytes, Schedule]:
-    """The content of the schedule's file, and the schedule. Raises ValueError as planning did."""
+def result(process: subprocess.Popen[bytes]) -> Planned:
+    """What was planned. Raises ValueError as planning did."""
     assert process.stdout is not None
     with process.stdout as stdout:
         output = stdout.read()
@@ -46,7 +58,15 @@ def result(process: subprocess.Popen[bytes]) -> tuple[bytes, Schedule]:
     planned = msgspec.msgpack.decode(output, type=_Planned)
     if planned.refused:
         raise ValueError(planned.refused)
-    return planned.content, unpack(planned.packed)
+    return Planned(content=planned.content, requests=unpack(planned.packed), words=planned.words)
+
+
+def _words(tokenizer: str | None) -> tuple[str, ...]:
+    if tokenizer is None:
+        return ()
+    from loadgen.workload.tokenizer import one_token_words
+
+    return one_token_words(Path(tokenizer))
 
 
 def main() -> None:
@@ -56,7 +76,7 @@ def main() -> None:
     arguments = argparse.Namespace(**pickle.load(sys.stdin.buffer))
     try:
         content, schedule = schedule_of(arguments)
-        planned = _Planned(content=content, packed=pack(schedule))
+        planned = _Planned(content=content, packed=pack(schedule), words=_words(arguments.tokenizer))
     except (ValueError, OSError) as error:
         planned = _Planned(refused=str(error))
     sys.stdout.buffer.write(msgspec.msgpack.encode(planned))

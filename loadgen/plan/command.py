@@ -38,7 +38,11 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     traffic.add_argument("--lengths", metavar="PROMPT:OUTPUT", help="tokens, as 512:128 or 100-900:1-64")
     traffic.add_argument("--schedule", type=Path, metavar="FILE", help="schedule made by `weir plan`")
     parser.add_argument("--format", choices=FORMATS, help="of --trace (found by its first lines)")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, for a --trace whose prompts are text")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="tokenizer.json of the model: for words of one token, and to count texts of a --trace",
+    )
     parser.add_argument("--bad-rows", type=float, metavar="SHARE", help="of rows of --trace that may be bad (0)")
     parser.add_argument("--max-prompt", type=int, metavar="N", help="tokens; longer prompts lose their end")
     parser.add_argument("--max-output", type=int, metavar="N", help="tokens; longer outputs are cut")
@@ -53,11 +57,11 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     parser.add_argument("--text-seed", type=int, help="schedules share text only where it is equal (as --seed)")
 
 
-def given_schedule(path: Path) -> argparse.Namespace:
-    """The arguments that name this schedule and nothing else."""
+def given_schedule(path: Path, tokenizer: str | None) -> argparse.Namespace:
+    """The arguments that name this schedule, and the tokenizer of who gets it."""
     parser = argparse.ArgumentParser()
     add_traffic_arguments(parser)
-    return parser.parse_args(["--schedule", str(path)])
+    return parser.parse_args(["--schedule", str(path), *(["--tokenizer", tokenizer] if tokenizer else [])])
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +185,6 @@ def _tell_peculiarities(name: str, header: ScheduleHeader) -> None:
 
 BESIDE_SCHEDULE = (
     "format",
-    "tokenizer",
     "bad_rows",
     "arrivals",
     "concurrency",

@@ -156,7 +156,7 @@ class Replayed:
 
 @dataclass(slots=True, kw_only=True)
 class Capped:
-    """Another source with no request longer than given. Prompts lose their end: what they share lies at the beginning."""
+    """Another source with no request longer than given. Prompts lose their end: what they share comes before."""
 
     source: Source
     prompt_tokens: int | None

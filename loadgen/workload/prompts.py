@@ -1,6 +1,6 @@
-"""Prompt text of an exact number of tokens, without a tokenizer.
+"""Prompt text of an exact number of tokens, from words that are one token each.
 
-Every word is one token, at the start of a text and after a space, in the vocabularies of GPT-2, cl100k_base
+Every word of the list is one token, at the start of a text and after a space, in the vocabularies of GPT-2, cl100k_base
 and o200k_base (checked with all three; Llama 3 and Qwen extend cl100k_base, by their reports), and has at most eight
 letters, which the stand-in engines count as one token. The text never repeats a prefix by accident: it is
 drawn from a hash of its seed.
@@ -9,6 +9,7 @@ drawn from a hash of its seed.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 _WORDS = """
 able action activity after allow also any area ask baby back below between big blue body book business
@@ -32,11 +33,12 @@ WORDS = tuple(_WORDS.split())
 """256 of them, so that a random byte picks one."""
 
 
-def prompt(words: int, seed: int) -> str:
+def prompt(words: int, seed: int, vocabulary: Sequence[str] = WORDS) -> str:
     """Text of `words` words: equal arguments give equal texts, for ever and on every machine.
 
     A longer prompt of the same seed continues the shorter one. Two seeds share a prefix of k words with
-    probability 256^-k. `seed` is from 0 to 2^64 - 1; cost is about 25 ns per word.
+    probability 256^-k. `seed` is from 0 to 2^64 - 1; `vocabulary` has 256 words, each of them one token to the model
+    (`loadgen.workload.tokenizer`). Cost is about 25 ns per word.
     """
     choice = hashlib.shake_128(seed.to_bytes(8, "big")).digest(words)
-    return " ".join(map(WORDS.__getitem__, choice))
+    return " ".join(map(vocabulary.__getitem__, choice))

@@ -145,7 +145,7 @@ def test_a_stop_while_traffic_runs_leaves_sealed_evidence_and_a_report(
     [
         (["--out", "taken"], "[Errno 17] File exists: 'taken'"),
         (["--out", "taken/file/demo"], "[Errno 20] Not a directory: 'taken/file/demo'"),
-        (["--out", "new", "--duration", "99999"], "azure-conv-2023 describes 3480 s: start_s + duration_s is 100599"),
+        (["--out", "new", "--duration", "99999"], "azure-conv-2023 describes 3501.9 s: start_s + duration_s is 100599"),
     ],
 )
 def test_what_cannot_start_is_one_line_and_exit_2(

@@ -17,10 +17,10 @@ def arguments(*words):
 def test_the_schedule_is_the_one_that_would_have_been_planned_here():
     asked = arguments("--lengths", "50-60:7", "--arrivals", "gamma:rate=20,cv=2", "--duration", "20", "--seed", "4")
     asked.verb = print
-    content, schedule = apart.result(apart.start(asked))
+    content, schedule, words = apart.result(apart.start(asked))
     here_content, here = schedule_of(asked)
     assert content == here_content
-    assert (schedule.header, list(schedule)) == (here.header, list(here))
+    assert (schedule.header, list(schedule), words) == (here.header, list(here), ())
 
 
 @pytest.mark.parametrize(

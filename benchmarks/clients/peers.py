@@ -144,6 +144,8 @@ def _aiperf_sight(line: _AiperfLine, wall_less_monotonic_ns: int) -> Sight:
 
 # GuideLLM: one file; it stamps with the wall clock and keeps no gaps.
 
+_LONGEST_RUN_S = 3600.0
+
 
 class _GuidellmTimings(msgspec.Struct):
     targeted_start: float | None = None
@@ -197,6 +199,9 @@ def _read_guidellm(task: Task, wall_less_monotonic_ns: int) -> Account:
     sights = []
     for start_s, timings in sorted(sent, key=lambda pair: pair[0]):
         first_s, target_s = timings.first_token_iteration, timings.targeted_start
+        # While its workers start, 0.8.1 gives requests a time of -1 s: before there was one, nothing was intended.
+        if target_s is not None and target_s < start_s - _LONGEST_RUN_S:
+            target_s = None
         sights.append(
             Sight(
                 intended_ns=None if target_s is None else target_s * _NS_PER_S - wall_less_monotonic_ns,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,8 @@ from loadgen.workload.prompts import WORDS
 from protocol.records import ChunkRecord, RequestRecord, WorkerReport
 
 TELL_EVERY_S = 0.5
+_COLLECT_AFTER = 20_000
+"""Containers more than there were, in place of 700: some seconds at 200 requests a second."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,17 +90,14 @@ async def send(
     def tell_now() -> None:
         tell(counting.tell(sent=loop.sent, in_flight=loop.in_flight))
 
-    # What exists by now lives until the end: the collector need not look at it while requests are timed.
-    gc.freeze()
     telling = asyncio.create_task(_repeatedly(tell_now))
     limit = None if share.in_flight is None else Limit(requests=share.in_flight, closed=share.closed)
     try:
-        with punctually() as scheduling:
+        with punctually() as scheduling, _seldom_collecting():
             async with watch:
                 await loop.run(requests, stop=stop, halt=halt, grace_s=share.grace_s, limit=limit)
     finally:
         telling.cancel()
-        gc.unfreeze()
         writer.close()
         client.close()
     tell_now()
@@ -108,6 +108,23 @@ async def send(
         scheduling=scheduling,
         health=watch.health(),
     )
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Keeps the garbage collector from holding up reads: each of its whole passes takes milliseconds.
+
+    What exists by now lives until the end and need not be looked at; what comes is lists of numbers and bytes, which
+    are freed without it.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def _keeper(writer: RunWriter, counting: Counting, watch: HealthWatch, origin_ns: int) -> Keep:

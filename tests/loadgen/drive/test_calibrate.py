@@ -16,8 +16,7 @@ async def test_what_the_client_can_do_is_measured_in_its_own_cpu_time():
         found = await calibrate(server, requests, workers=1)
     assert (found.requests, found.chunks, found.busiest_per_s) == (16, 20, 7)
     assert 0 < found.cpu_s < 10
-    # Three figures: the cost of one is rounded.
-    assert found.capacity_per_s == pytest.approx(16 / found.cpu_s, rel=0.01)
+    assert found.capacity_per_s == pytest.approx(16 / found.cpu_s, rel=0.05)
 
 
 async def test_longer_answers_cost_in_proportion_and_workers_share_the_load():
@@ -25,7 +24,7 @@ async def test_longer_answers_cost_in_proportion_and_workers_share_the_load():
     async with NullServer(requests) as server:
         found = await calibrate(server, requests, workers=2)
     assert found.chunks == 100
-    assert found.capacity_per_s == pytest.approx(16 / found.cpu_s / 4, rel=0.01)
+    assert found.capacity_per_s == pytest.approx(16 / found.cpu_s / 4, rel=0.05)
     assert found.busiest_per_s == 4
 
 

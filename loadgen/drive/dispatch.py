@@ -100,8 +100,8 @@ class OpenLoop:
         self._run_id = run_id
         self._origin_ns = origin_ns
         self._timeout_s = timeout_s
+        # Those that wait for their answers. One whose answer has ended is no longer among them: it will be kept.
         self._in_flight: set[asyncio.Task[None]] = set()
-        self._unanswered = 0
         self._answered = asyncio.Event()
         # Ended responses are examined one after another: each turn of the loop pays for a slice of one.
         self._examining = asyncio.Lock()
@@ -159,16 +159,13 @@ class OpenLoop:
             due = request
             if limit is not None and limit.closed:
                 due = msgspec.structs.replace(request, at_ns=dequeued_ns - self._origin_ns)
-            self._unanswered += 1
-            task = group.create_task(self._exchange(due, ahead.take(), dequeued_ns))
-            self._in_flight.add(task)
-            task.add_done_callback(self._in_flight.discard)
+            self._in_flight.add(group.create_task(self._exchange(due, ahead.take(), dequeued_ns)))
             self.sent += 1
             # The task writes the request when the loop comes to it, which is now.
             await asyncio.sleep(0)
 
     async def _below(self, requests: int, stop: asyncio.Event) -> None:
-        while self._unanswered >= requests and not stop.is_set():
+        while len(self._in_flight) >= requests and not stop.is_set():
             self._answered.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LONGEST_SLEEP_NS / _NS_PER_S):
@@ -184,7 +181,9 @@ class OpenLoop:
             exchange.end("timeout", f"no whole response within {self._timeout_s:g} s")
         except asyncio.CancelledError:
             exchange.end("cancelled", "the run was stopped")
-        self._unanswered -= 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._in_flight.discard(task)
         self._answered.set()
         async with self._examining:
             self._keep(*await record(request, outgoing, exchange, origin_ns=self._origin_ns))

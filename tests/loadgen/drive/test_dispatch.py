@@ -184,6 +184,28 @@ async def test_a_stop_sends_nothing_more_and_lets_the_rest_end_in_its_grace(driv
     assert len(engine.requests) == 1
 
 
+async def test_an_answer_that_has_ended_is_kept_when_the_rest_is_halted(driven):
+    async def second_hangs(request, conversation):
+        if request.path == "/0":
+            await conversation.send(ANSWER)
+        else:
+            await conversation.until_left()
+
+    async with running(second_hangs) as engine:
+        drive = await driven(engine)
+        await drive.loop._examining.acquire()
+        run = asyncio.create_task(drive.run(schedule(0, 1), grace_s=60.0))
+        while drive.loop.sent < 2 or drive.loop.in_flight != 1:
+            await asyncio.sleep(0.001)
+        drive.stop.set()
+        drive.halt.set()
+        while drive.loop.in_flight:
+            await asyncio.sleep(0.001)
+        drive.loop._examining.release()
+        requests = await run
+    assert [request.outcome for request in requests] == ["ok", "cancelled"]
+
+
 @pytest.mark.parametrize("halted", [False, True])
 async def test_what_outlasts_the_grace_or_is_halted_is_cancelled(driven, halted):
     async def script(request, conversation):

@@ -206,11 +206,14 @@ async def _send(
         )
 
     showing = asyncio.create_task(screen.run(board))
+    working = [asyncio.create_task(work(number)) for number in range(workers)]
     try:
-        reports = await asyncio.gather(*(work(number) for number in range(workers)))
+        reports = await asyncio.gather(*working)
     finally:
-        showing.cancel()
-        await asyncio.wait([showing])
+        # Where one worker could not go on, the others must not send behind a run that has ended.
+        for task in (*working, showing):
+            task.cancel()
+        await asyncio.wait([*working, showing])
     duration_ns = time.monotonic_ns() - origin_ns
     if crew.apart:
         gather(plan.directory, parts)

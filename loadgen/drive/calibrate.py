@@ -58,18 +58,17 @@ async def calibrate(server: NullServer, requests: Schedule, workers: int) -> Cal
 
     Raises OSError when the server cannot be reached, TimeoutError when it does not answer.
     """
-    port = await server.port()
-    target = Target(tls=False, host="127.0.0.1", port=port, path="")
-    client = await Client.open(target)
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
+    async with asyncio.timeout(_TIMEOUT_S):
+        target = Target(tls=False, host="127.0.0.1", port=await server.port(), path="")
+        client = await Client.open(target)
+        try:
             # The first round opens the connections, which a run keeps, and warms what every later one has warm.
             await _round(client)
             before_s = time.process_time()
             await _round(client)
             cpu_s = time.process_time() - before_s
-    finally:
-        client.close()
+        finally:
+            client.close()
     each_s = cpu_s / _STREAMS * server.mean_chunks / server.chunks
     return Calibration(
         requests=_STREAMS,

@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -176,15 +177,18 @@ async def _clock(actor: Any) -> ClockOffset:
     return offset_of(exchanges)
 
 
+# Neither asks a second time when the actor is gone: its lost share says so.
 async def _order(actor: Any, stop: asyncio.Event, halt: asyncio.Event) -> None:
-    await stop.wait()
-    await actor.order.remote(halt=False)
-    await halt.wait()
-    await actor.order.remote(halt=True)
+    with suppress(RayError):
+        await stop.wait()
+        await actor.order.remote(halt=False)
+        await halt.wait()
+        await actor.order.remote(halt=True)
 
 
 async def _tell(actor: Any, tell: Tell) -> None:
-    while True:
-        await asyncio.sleep(TELL_EVERY_S)
-        for tally in await actor.told.remote():
-            tell(msgspec.json.decode(tally, type=Tally))
+    with suppress(RayError):
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            for tally in await actor.told.remote():
+                tell(msgspec.json.decode(tally, type=Tally))

@@ -55,13 +55,15 @@ async def run_apart(
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    orders = asyncio.create_task(_pass_on(process.stdin, stop, halt))
     report = None
+    orders = None
     try:
         with suppress(ConnectionError):
             for content in (msgspec.json.encode(share), packed):
                 process.stdin.write(_LENGTH.pack(len(content)) + content)
                 await process.stdin.drain()
+        # Not before the share is through: an order must not come between its parts.
+        orders = asyncio.create_task(_pass_on(process.stdin, stop, halt))
         async for text in process.stdout:
             line = msgspec.json.decode(text, type=_Line)
             report = line.report
@@ -69,9 +71,11 @@ async def run_apart(
                 tell(line.tally)
         status = await process.wait()
     finally:
-        orders.cancel()
+        if orders is not None:
+            orders.cancel()
         if process.returncode is None:
             process.kill()
+            await process.wait()
     if report is not None:
         return report
     return lost_worker(share.name, requests, f"its process ended with status {status}")

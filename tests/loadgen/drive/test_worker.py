@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from loadgen import record
 from loadgen.drive.crew import WorkerProcesses
@@ -51,6 +52,36 @@ async def test_a_stop_reaches_every_worker(tmp_path):
     assert (manifest.status, manifest.outcomes) == ("interrupted", {"ok": 4, "unsent": 4})
 
 
+async def test_a_run_that_was_stopped_before_its_workers_started_sends_nothing(tmp_path):
+    stop = asyncio.Event()
+    stop.set()
+    async with running(serve) as engine:
+        await run(request(engine, tmp_path, rows=[TraceRow(0.0, 20, 2)] * 4, crew=WorkerProcesses(2)), stop)
+        assert len(engine.requests) == 1, "only the calibration of the template"
+    manifest = record.read_manifest(tmp_path)
+    assert (manifest.status, manifest.outcomes) == ("interrupted", {"unsent": 4})
+    assert [worker.lost for worker in manifest.workers] == [None, None]
+
+
+class _OneFails(WorkerProcesses):
+    """The second worker cannot write its records, once the first one is there."""
+
+    async def work(self, number, share, requests, stop, halt, tell):
+        if number == 1:
+            while not senders():
+                await asyncio.sleep(0.01)
+            raise OSError("disk full")
+        return await super().work(number, share, requests, stop, halt, tell)
+
+
+async def test_where_a_worker_cannot_go_on_no_other_goes_on_behind_the_run(tmp_path):
+    async with running(serve) as engine:
+        rows = [TraceRow(60.0, 20, 2)] * 2
+        with pytest.raises(OSError, match="disk full"):
+            await run(request(engine, tmp_path, rows=rows, crew=_OneFails(2)), asyncio.Event())
+    assert senders() == []
+
+
 async def test_a_halt_cancels_what_is_in_flight_at_every_worker(tmp_path):
     stop, halt = asyncio.Event(), asyncio.Event()
 
@@ -75,8 +106,7 @@ async def test_a_worker_that_is_killed_makes_the_run_invalid_and_not_short(tmp_p
     async def script(received, conversation):
         await serve(received, conversation)
         if len(engine.requests) == 11:
-            (victim,) = [pid for pid in children() if b"loadgen.drive.worker" in command(pid)][:1]
-            os.kill(victim, signal.SIGKILL)
+            os.kill(senders()[0], signal.SIGKILL)
 
     async with running(script) as engine:
         rows = [TraceRow(number * 0.01, 20, 2) for number in range(100)]
@@ -97,8 +127,8 @@ def children():
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
-def command(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+def senders():
+    return [pid for pid in children() if b"loadgen.drive.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_the_report_of_a_lost_worker_says_why():

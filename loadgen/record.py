@@ -33,6 +33,7 @@ SCHEDULE = "schedule.parquet"
 REQUESTS = "requests.jsonl"
 CHUNKS = "chunks.jsonl"
 GATEWAY = "gateway.jsonl"
+_PART = "worker-"
 
 _BUFFER_BYTES = 64 * 1024
 
@@ -72,19 +73,30 @@ class RunWriter:
         self._chunks.close()
 
 
-def gather(run: Path, parts: Sequence[Path]) -> None:
+def part(run: Path, worker: str) -> Path:
+    """Where one of several workers keeps its records until they are gathered."""
+    return run / f"{_PART}{worker}"
+
+
+def parts(run: Path) -> list[Path]:
+    """Directories with the records of a run: its own, or its workers' where it was killed before it gathered them."""
+    left = [] if (run / REQUESTS).exists() else sorted(run.glob(f"{_PART}*"))
+    return left or [run]
+
+
+def gather(run: Path, workers: Sequence[Path]) -> None:
     """Puts the records of several workers together in `run`, and removes the parts.
 
     The last line of a worker that was killed may be cut; what is no whole line is no record, and is left out.
     """
     for name in (REQUESTS, CHUNKS):
         with (run / name).open("xb") as whole:
-            for part in parts:
-                if (part / name).exists():
-                    with (part / name).open("rb") as lines:
+            for worker in workers:
+                if (worker / name).exists():
+                    with (worker / name).open("rb") as lines:
                         whole.writelines(line for line in lines if line.endswith(b"\n"))
-    for part in parts:
-        shutil.rmtree(part, ignore_errors=True)
+    for worker in workers:
+        shutil.rmtree(worker, ignore_errors=True)
 
 
 def _create(path: Path) -> BinaryIO:

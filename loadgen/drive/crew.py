@@ -12,6 +12,7 @@ from loadgen.drive.tally import Tally
 from loadgen.drive.worker import run_apart
 from loadgen.plan.packed import pack
 from loadgen.plan.schedule import Schedule
+from loadgen.record import part
 from protocol.records import ClockOffset, WorkerReport
 
 Tell = Callable[[Tally], None]
@@ -96,4 +97,4 @@ def one_worker(*, terminal: bool) -> Crew:
 
 def part_directory(directory: Path, crew: Crew, number: int) -> Path:
     """Where a worker's records go."""
-    return directory / f"worker-{crew.names[number]}" if crew.apart else directory
+    return part(directory, crew.names[number]) if crew.apart else directory

@@ -76,7 +76,7 @@ def take_gateway_records(directory: Path, source: Path) -> int:
         raise FileExistsError(f"{target} exists, and evidence is never replaced: leave out --gateway-records")
     problems = _broken_seal(directory)
     # Of a killed run the last line may be cut; the report says so, here the readable ones are wanted.
-    wanted = {request.trace_id for request in readable(lambda: record.read_requests(directory), [])}
+    wanted = {request.trace_id for request in readable(record.read_requests, record.parts(directory), [])}
     lines = [line for trace_id, line in _traced_lines(source) if trace_id in wanted]
     _write(target, b"".join(lines))
     if (directory / record.MANIFEST).exists() and not problems:

@@ -4,7 +4,7 @@ Hides what a run that was killed or damaged looks like: whatever is readable is 
 sentence in `Evidence.damage`. Never changes a file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,9 +26,10 @@ def read_evidence(run: Path, damage: list[str]) -> Evidence:
     """
     schedule = _schedule(run)
     damage = list(damage)
-    requests = _distinct(readable(lambda: record.read_requests(run), damage), damage)
-    reads = readable(lambda: _reads(run), damage)
-    gateway = readable(lambda: record.read_gateway(run), damage)
+    parts = record.parts(run)
+    requests = _distinct(readable(record.read_requests, parts, damage), damage)
+    reads = readable(_reads, parts, damage)
+    gateway = readable(record.read_gateway, [run], damage)
     return Evidence(
         header=schedule.header,
         schedule=schedule,
@@ -55,19 +56,20 @@ def _manifest(run: Path) -> Manifest | None:
         return None
 
 
-def readable(lines: Callable[[], Iterator[_Item]], damage: list[str]) -> list[_Item]:
-    """Items up to the first that cannot be read, which is noted in `damage`."""
+def readable(items: Callable[[Path], Iterator[_Item]], directories: Iterable[Path], damage: list[str]) -> list[_Item]:
+    """Items of each directory, up to the first that cannot be read, which is noted in `damage`."""
     found: list[_Item] = []
-    try:
-        found.extend(lines())
-    except (ValueError, OSError) as error:
-        damage.append(str(error))
+    for directory in directories:
+        try:
+            found.extend(items(directory))
+        except (ValueError, OSError) as error:
+            damage.append(str(error))
     return found
 
 
-def _reads(run: Path) -> Iterator[tuple[int, ContentReads]]:
+def _reads(directory: Path) -> Iterator[tuple[int, ContentReads]]:
     # Converted one by one: as Python integers the reads of a long run would take gigabytes.
-    return ((chunks.index, content_reads(chunks)) for chunks in record.read_chunks(run))
+    return ((chunks.index, content_reads(chunks)) for chunks in record.read_chunks(directory))
 
 
 def _distinct(requests: list[RequestRecord], damage: list[str]) -> list[RequestRecord]:

@@ -58,6 +58,24 @@ def test_a_killed_run_is_read_up_to_its_last_whole_line(made, tmp_path, requests
     assert damage.startswith(f"{run / record.REQUESTS}:3: not a RequestRecord")
 
 
+def test_what_the_workers_of_a_killed_run_left_is_read_where_it_lies(made, tmp_path, requests):
+    run = made.run_directory(tmp_path, requests, sealed=False)
+    lines = [(run / name).read_bytes().splitlines(keepends=True) for name in (record.REQUESTS, record.CHUNKS)]
+    for number in range(2):
+        worker = record.part(run, str(number))
+        worker.mkdir()
+        for name, of_file in zip((record.REQUESTS, record.CHUNKS), lines, strict=True):
+            (worker / name).write_bytes(b"".join(of_file[number::2]))
+    for name in (record.REQUESTS, record.CHUNKS):
+        (run / name).unlink()
+    with (record.part(run, "0") / record.REQUESTS).open("ab") as cut:
+        cut.write(b'{"index": 7')
+    found = read_evidence(run, [])
+    assert (found.requests, found.reads.keys()) == (requests, {0, 2})
+    [damage] = found.damage
+    assert "worker-0/requests.jsonl:3: not a RequestRecord" in damage
+
+
 def test_a_manifest_that_cannot_be_read_is_none(made, tmp_path, requests):
     run = made.run_directory(tmp_path, requests)
     (run / record.MANIFEST).write_text("{")
@@ -111,11 +129,12 @@ def test_an_empty_file_of_gateway_records_is_a_view_without_pairs(made, tmp_path
 
 
 @pytest.mark.parametrize("error", [ValueError("line 3"), OSError("disk")])
-def test_items_before_the_first_that_cannot_be_read_are_kept(error):
-    def lines():
+def test_items_before_the_first_that_cannot_be_read_are_kept(tmp_path, error):
+    def lines(directory):
         yield from (1, 2)
-        raise error
+        if directory == tmp_path:
+            raise error
 
     damage = ["known"]
-    assert readable(lines, damage) == [1, 2]
+    assert readable(lines, [tmp_path, tmp_path / "other"], damage) == [1, 2, 1, 2]
     assert damage == ["known", str(error)]

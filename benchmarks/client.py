@@ -23,7 +23,7 @@ from benchmarks.clients import cell, page
 from benchmarks.clients.ours import LEAN, WEIR, Contestant
 from benchmarks.clients.peers import PEERS
 from benchmarks.clients.results import Cell, Level, Rejected, Report
-from benchmarks.contestants import ContestantError, version_of
+from benchmarks.contestants import ContestantError, installed, tell
 
 CONTESTANTS = {contestant.name: contestant for contestant in (WEIR, LEAN, *PEERS)}
 
@@ -56,7 +56,7 @@ class Comparison:
             except ContestantError as error:
                 self._reject(contestant, level, repeat, str(error))
                 continue
-            _tell(page.progress(run))
+            tell(page.progress(run))
             if kept is not None:
                 self._reject(contestant, level, repeat, (kept if _quieter(run, kept) else run).disturbed or "")
             kept = run if kept is None or _quieter(run, kept) else kept
@@ -68,7 +68,7 @@ class Comparison:
             self.cells.append(kept)
 
     def _reject(self, contestant: Contestant, level: Level, repeat: int, reason: str) -> None:
-        _tell(f"rejected: {contestant.name} at {level.rate_per_s:g}/s: {reason}")
+        tell(f"rejected: {contestant.name} at {level.rate_per_s:g}/s: {reason}")
         self.rejected.append(
             Rejected(repeat=repeat, rate_per_s=level.rate_per_s, client=contestant.name, reason=reason)
         )
@@ -96,28 +96,6 @@ def _plan(level: Level, schedule: Path, *, seed: int) -> None:
     arrivals = ["--arrivals", f"poisson:rate={level.rate_per_s:g}", "--duration", f"{level.seconds:g}"]
     command = ["plan", "--lengths", "128:100", *arrivals, "--seed", str(seed), "-o", str(schedule)]
     subprocess.run([sys.executable, "-m", "weir", *command], cwd=results.ROOT, check=True, stdout=subprocess.DEVNULL)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _versions(names: list[str] | None) -> tuple[dict[str, str], list[str]]:
-    """Version by client, and a line for each that is not installed.
-
-    Raises ContestantError for one that was asked for by name; without names, those that are there take part.
-    """
-    versions: dict[str, str] = {}
-    missing: list[str] = []
-    for name in names or CONTESTANTS:
-        try:
-            versions[name] = version_of(CONTESTANTS[name])
-        except ContestantError as error:
-            if names:
-                raise
-            missing.append(str(error))
-            _tell(missing[-1])
-    return versions, missing
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -160,9 +138,9 @@ def main(arguments: Sequence[str]) -> int:
     started = datetime.now(UTC)
     commit = results.describe_commit()
     try:
-        versions, missing = _versions(options.only and list(dict.fromkeys(options.only)))
+        versions, missing = installed(CONTESTANTS, options.only)
     except ContestantError as error:
-        _tell(str(error))
+        tell(str(error))
         return 2
     done = compare(list(versions), levels, repeats=options.repeats, tries=options.tries)
     report = Report(
@@ -183,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
         output = results.ROOT / "benchmarks" / "results" / f"client-{started:%Y%m%dT%H%MZ}.json"
     if output:
         results.save(report, output)
-        _tell(f"kept in {output}")
+        tell(f"kept in {output}")
     print(page.table(report))
     return 0 if not report.unmeasured and all(must.passed for must in report.musts) else 1
 

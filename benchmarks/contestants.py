@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +185,31 @@ def version_of(contestant: Installable) -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         raise ContestantError(f"{contestant.name} is not installed; {contestant.install}") from error
     return done.stdout.strip()
+
+
+def installed(
+    contestants: Mapping[str, Installable], asked_for: Sequence[str] | None
+) -> tuple[dict[str, str], list[str]]:
+    """Version by contestant, and a line for each that is not installed.
+
+    Raises ContestantError for one that was asked for by name; without names, those that are there take part.
+    """
+    versions: dict[str, str] = {}
+    missing: list[str] = []
+    for name in dict.fromkeys(asked_for or contestants):
+        try:
+            versions[name] = version_of(contestants[name])
+        except ContestantError as error:
+            if asked_for:
+                raise
+            missing.append(str(error))
+            tell(missing[-1])
+    return versions, missing
+
+
+def tell(line: str) -> None:
+    """Progress, beside the result on standard output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

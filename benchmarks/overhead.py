@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import contestants, results, table, windows
-from benchmarks.contestants import ContestantError
+from benchmarks.contestants import ContestantError, tell
 from benchmarks.results import IdleScenario, LoadScenario, Report, Scenario, StalledScenario, Window
 from benchmarks.wire import Shape
 
@@ -70,40 +70,18 @@ def _round(repeat: int, scenario: Scenario, names: list[str], engine_port: int) 
     if isinstance(scenario, StalledScenario):
         measured, unmeasured = windows.stall_together(repeat, scenario, names)
         for line in [*map(table.progress, measured), *unmeasured]:
-            _tell(line)
+            tell(line)
         return measured, unmeasured
     measured, unmeasured = [], []
     for name in names:
         cell = windows.Cell(repeat, scenario, name)
         try:
             measured.append(windows.measure(cell, engine_port))
-            _tell(table.progress(measured[-1]))
+            tell(table.progress(measured[-1]))
         except ContestantError as error:
             unmeasured.append(f"{cell}: {error}")
-            _tell(unmeasured[-1])
+            tell(unmeasured[-1])
     return measured, unmeasured
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _versions(names: list[str] | None) -> tuple[dict[str, str], list[str]]:
-    """Version by contestant, and a line for each that is not installed.
-
-    Raises ContestantError for one that was asked for by name; without names, those that are there take part.
-    """
-    versions: dict[str, str] = {}
-    missing: list[str] = []
-    for name in names or contestants.CONTESTANTS:
-        try:
-            versions[name] = contestants.version_of(contestants.CONTESTANTS[name])
-        except ContestantError as error:
-            if names:
-                raise
-            missing.append(str(error))
-            _tell(missing[-1])
-    return versions, missing
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -155,10 +133,10 @@ def main(arguments: list[str]) -> int:
     commit, sources_sha256 = results.describe_commit(), results.digest_sources()
     _allow_many_files()
     try:
-        versions, missing = _versions(options.only and list(dict.fromkeys(options.only)))
+        versions, missing = contestants.installed(contestants.CONTESTANTS, options.only)
         measured, unmeasured = compare(list(versions), options.scenarios, options.repeats)
     except ContestantError as error:
-        _tell(str(error))
+        tell(str(error))
         return 2
     report = Report(
         date=started.isoformat(timespec="seconds"),
@@ -178,7 +156,7 @@ def main(arguments: list[str]) -> int:
         output = results.ROOT / "benchmarks" / "results" / f"overhead-{started:%Y%m%dT%H%MZ}.json"
     if output:
         results.save(report, output)
-        _tell(f"kept in {output}")
+        tell(f"kept in {output}")
     print(table.render(report, ranges=options.ranges))
     return 1 if unmeasured else 0
 

@@ -148,8 +148,8 @@ def _host_busy_s() -> float:
 def punctually() -> Iterator[str]:
     """Runs this process before ordinary ones where that is allowed (root, CAP_SYS_NICE), and says how it runs.
 
-    What is read late is stamped late, and a client that is woken after whatever else has had its turn reads late: at
-    20,000 reads a second this halves the P99 of its error. It is lowest of the real-time priorities.
+    What is read late is stamped late, and a client that is woken after whatever else has had its turn reads late. It is
+    the lowest of the real-time priorities.
     """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:

@@ -99,9 +99,7 @@ class Mixture(_Law, frozen=True, kw_only=True, tag="lognormal_mixture"):
         return (self.min_tokens + np.searchsorted(cdf, uniforms, side="left")).astype(np.float64)
 
 
-class Gamma(_Law, frozen=True, kw_only=True, tag="gamma"):
-    """Gamma with mean `shape * scale`."""
-
+class _ShapeAndScale(_Law, frozen=True, kw_only=True):
     shape: float
     scale: float
 
@@ -109,37 +107,25 @@ class Gamma(_Law, frozen=True, kw_only=True, tag="gamma"):
         super().check()
         _positive("shape", self.shape)
         _positive("scale", self.scale)
+
+
+class Gamma(_ShapeAndScale, frozen=True, kw_only=True, tag="gamma"):
+    """Gamma with mean `shape * scale`."""
 
     def quantile(self, uniforms: Floats) -> Floats:
         values: Floats = special.gammaincinv(self.shape, uniforms) * self.scale
         return values
 
 
-class Weibull(_Law, frozen=True, kw_only=True, tag="weibull"):
+class Weibull(_ShapeAndScale, frozen=True, kw_only=True, tag="weibull"):
     """Weibull with distribution 1 - exp(-(x / scale) ** shape)."""
-
-    shape: float
-    scale: float
-
-    def check(self) -> None:
-        super().check()
-        _positive("shape", self.shape)
-        _positive("scale", self.scale)
 
     def quantile(self, uniforms: Floats) -> Floats:
         return self.scale * (-np.log1p(-uniforms)) ** (1 / self.shape)
 
 
-class LogLogistic(_Law, frozen=True, kw_only=True, tag="log_logistic"):
+class LogLogistic(_ShapeAndScale, frozen=True, kw_only=True, tag="log_logistic"):
     """Log-logistic (Fisk) with median `scale`."""
-
-    shape: float
-    scale: float
-
-    def check(self) -> None:
-        super().check()
-        _positive("shape", self.shape)
-        _positive("scale", self.scale)
 
     def quantile(self, uniforms: Floats) -> Floats:
         return self.scale * (uniforms / (1 - uniforms)) ** (1 / self.shape)

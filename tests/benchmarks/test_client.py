@@ -64,7 +64,7 @@ def test_a_client_that_is_not_installed_and_was_asked_for_ends_it(monkeypatch: p
     )
     monkeypatch.setitem(client.CONTESTANTS, "gone", gone)
     assert client.main(["--only", "gone"]) == 2
-    versions, missing = client._versions(None)
+    versions, missing = client.installed(client.CONTESTANTS, None)
     assert {"weir", "lean"} <= versions.keys()
     assert "gone is not installed; make load-peers" in missing
 

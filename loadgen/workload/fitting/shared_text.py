@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,14 +19,13 @@ _SEED = 0
 
 def fit_sharing(requests: Requests, times_s: Floats) -> Sharing | None:
     """None for a log whose prompts have nothing in common, or that does not say."""
-    shared, _ = reuse(requests)
+    shared, since_s = reuse(requests)
     if not shared.any():
         return None
     block = int(np.median(requests.segment_tokens[requests.segment_ids >= 0]))
     common_blocks, common_share = _common(requests)
     # What is common is no conversation; how far beyond it a prompt goes on is.
     beyond = shared > common_blocks * block
-    _, since_s = reuse(requests)
     continues = beyond & ~np.isnan(since_s)
     prompts = requests.prompt_tokens[continues]
     # By tokens, not by requests: it is tokens that a cache spares.
@@ -45,15 +45,8 @@ def fit_sharing(requests: Requests, times_s: Floats) -> Sharing | None:
     trace_ratio, model_ratio = hit_ratio(requests), hit_ratio(drawn)
     close = abs(trace_ratio - model_ratio) <= _CLOSE
     verdict = "adequate" if close else "use empirical: replay the log where the prefix cache matters"
-    return Sharing(
-        block_tokens=model.block_tokens,
-        common_blocks=model.common_blocks,
-        common_share=model.common_share,
-        continue_share=model.continue_share,
-        reused=model.reused,
-        delay_s=model.delay_s,
-        fit=SharingFit(trace_hit_ratio=round(trace_ratio, 4), model_hit_ratio=round(model_ratio, 4), verdict=verdict),
-    )
+    fit = SharingFit(trace_hit_ratio=round(trace_ratio, 4), model_hit_ratio=round(model_ratio, 4), verdict=verdict)
+    return msgspec.structs.replace(model, fit=fit)
 
 
 def _weighted_quantiles(values: Floats, weights: Ints) -> Floats:

@@ -56,6 +56,25 @@ def test_requests_that_come_in_groups_have_their_gaps_kept():
     assert fitted.fit.gap_ks < 0.3
 
 
+def test_short_bursts_are_steps_where_a_steady_process_would_not_have_them():
+    paces = np.where(np.random.default_rng(3).random(900) < 0.1, 12.0, 1.0)
+    bursts = cumulative(np.arange(900) * 2.0, paces, 1800.0)
+    steady = cumulative(np.array([0.0]), np.array([2.1]), 1800.0)
+
+    def steps(curve, cv):
+        marks = lambda rng, span: renewals(rng, cv, span)  # noqa: E731
+        times = sample(np.random.default_rng(4), curve, marks, window_s=(0.0, 1800.0), rate_scale=1.0)
+        return fit_arrivals(times - times[0], 1800.0).rates
+
+    found = steps(bursts, 1.0)
+    held = np.array([rate.per_s for rate in found])[
+        np.searchsorted([rate.start_s for rate in found], np.arange(900) * 2.0 + 1, side="right") - 1
+    ]
+    assert np.corrcoef(held, paces)[0, 1] > 0.8
+    # Clustered gaps look like bursts too, but traffic drawn with such gaps has as many of them.
+    assert len(steps(steady, 2.0)) < len(found) / 10
+
+
 def test_slow_switching_is_followed_by_the_rate_and_the_counts_say_so():
     marks = mmpp_marks(np.random.default_rng(2), (0.2, 1.8), (300.0, 300.0), 20_000.0)
     fitted = fit_arrivals(marks / 5, 4000.0)

@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 
 from loadgen.workload.arrivals import cumulative, renewals, sample
 from loadgen.workload.fitting.rates import (
+    Resolution,
     bin_width_s,
     change_points,
+    coarse,
+    foretelling,
+    foretold,
     grid_s,
     periods_s,
     rate_steps,
@@ -22,6 +26,11 @@ def arrive(rates_per_s, each_s, seed=1):
     end_s = len(rates_per_s) * each_s
     poisson = lambda rng, span: renewals(rng, 1.0, span)  # noqa: E731
     return sample(np.random.default_rng(seed), curve, poisson, window_s=(0.0, end_s), rate_scale=1.0)
+
+
+def coarse_at(duration_s, bin_s):
+    """As for a log with ten requests in each bin."""
+    return coarse(duration_s, round(10 * duration_s / bin_s), 0.0)
 
 
 def cost(counts, starts, penalty):
@@ -42,29 +51,55 @@ def test_no_other_cuts_cost_less(counts, penalty):
 
 def test_known_steps_are_found_where_they_are():
     times = arrive([4.0, 20.0, 0.0, 10.0], 600.0)
-    starts, per_s = rate_steps(times, 2400.0, 5.0)
+    starts, per_s = rate_steps(times, 2400.0, coarse_at(2400.0, 5.0))
     assert starts == pytest.approx([0, 600, 1200, 1800], abs=10)
     assert per_s == pytest.approx([4, 20, 0, 10], rel=0.05, abs=0.05)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_steady_rate_has_no_steps(seed):
-    starts, per_s = rate_steps(arrive([5.0], 3600.0, seed), 3600.0, 2.0)
+    starts, per_s = rate_steps(arrive([5.0], 3600.0, seed), 3600.0, coarse_at(3600.0, 2.0))
     assert starts.tolist() == [0]
     assert per_s == pytest.approx([5.0], rel=0.05)
 
 
 def test_a_short_burst_is_a_step_of_its_own():
     times = arrive([*[1.0] * 50, 30.0, *[1.0] * 50], 10.0)
-    starts, per_s = rate_steps(times, 1010.0, 5.0)
+    starts, per_s = rate_steps(times, 1010.0, coarse_at(1010.0, 5.0))
     assert starts.tolist() == [0, 500, 510]
     assert per_s[1] == pytest.approx(30, rel=0.2)
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=60), st.floats(1, 100))
 def test_steps_keep_the_number_of_requests(times, bin_s):
-    starts, per_s = rate_steps(np.sort(np.array(times)), 1000.0, bin_s)
+    starts, per_s = rate_steps(np.sort(np.array(times)), 1000.0, Resolution(bin_s, 3.0))
     assert (per_s * np.diff(np.append(starts, 1000.0))).sum() == pytest.approx(len(times))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_steady_rate_is_foretold_best_with_the_largest_penalty(seed):
+    times = arrive([10.0], 1800.0, seed)
+    assert foretelling(times, 1800.0, 0.0) == Resolution(1.0, 8.0)
+
+
+def test_many_short_bursts_are_foretold_best_one_by_one():
+    paces = np.where(np.random.default_rng(3).random(900) < 0.1, 12.0, 1.0)
+    times = arrive(paces.tolist(), 2.0)
+    found = foretelling(times, 1800.0, 0.0)
+    assert found.penalty <= 3
+    assert foretold(times, 1800.0, found) > foretold(times, 1800.0, coarse(1800.0, len(times), 0.0)) + 100
+
+
+def test_a_step_that_was_there_foretells_more_than_none():
+    times = arrive([2.0, 8.0], 300.0)
+    none = Resolution(5.0, 1e9)
+    # Of each half: the rates' own entropy, from one rate of 2.5 to rates of 1 and 4 requests a second.
+    gained = 300 * (1 * np.log(1 / 2.5) + 4 * np.log(4 / 2.5))
+    assert foretold(times, 600.0, Resolution(5.0, 8.0)) - foretold(times, 600.0, none) == pytest.approx(gained, rel=0.2)
+
+
+def test_bins_that_foretell_are_no_narrower_than_the_grid():
+    assert foretelling(arrive([10.0], 600.0), 600.0, 3.0).bin_s == 3.0
 
 
 @pytest.mark.parametrize(

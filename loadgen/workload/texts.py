@@ -1,0 +1,95 @@
+"""Prompt text of an exact number of tokens for a given model: real text once its tokenizer is known, else words.
+
+Every text opens with words drawn at random, so no two texts have a prefix in common by accident; stretches of a book
+follow, each from a place of its own, and words fill what is left. Prefix caches see texts that have nothing in
+common; the stretches themselves may come again, further in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from itertools import accumulate
+from struct import unpack
+
+import msgspec
+
+from loadgen.workload.prompts import WORDS, prompt
+
+_OPENING_WORDS = 8
+"""Two of a million texts open alike with a probability of 3e-8: 256 words, eight times."""
+_STRETCH_TOKENS = 1024
+
+
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the texts of one model are made of."""
+
+    words: tuple[str, ...] = WORDS
+    """256, each one token, at the start of a text and after a space; of a poor tokenizer some come twice."""
+    book: tuple[str, ...] = ()
+    """A text, cut at its spaces; none when it is not known how many tokens its words are."""
+    book_tokens: bytes = b""
+    """Of each word of the book, after a space."""
+
+
+USUAL = Vocabulary()
+"""For most models."""
+
+
+class Texts:
+    """Equal arguments give equal texts, for ever and on every machine."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._words = vocabulary.words
+        self._book = " ".join(vocabulary.book)
+        self._places = list(accumulate((len(word) + 1 for word in vocabulary.book), initial=0))
+        """Where each word of the book begins, and one past the end of the last."""
+        self._tokens = list(accumulate(vocabulary.book_tokens, initial=0))
+        """Tokens of the book up to each word."""
+        self._last = max(1, bisect_right(self._tokens, self._tokens[-1] - _STRETCH_TOKENS))
+        """Stretches begin at a word before this one, so that whole ones end within the book."""
+
+    def words(self, count: int, seed: int) -> str:
+        """Nothing but words, which is exact for most models even when the vocabulary was made for none."""
+        return prompt(count, seed, self._words)
+
+    def text(self, tokens: int, seed: int) -> str:
+        """Text of so many tokens, at least 1; `seed` is from 0 to 2^64 - 1.
+
+        A longer text of the same seed begins like the shorter one, but for a few words at the end of that: a prompt
+        that lost its end still shares its beginning.
+        """
+        if not self._book or tokens <= _OPENING_WORDS:
+            return self.words(tokens, seed)
+        parts = [self.words(_OPENING_WORDS, seed)]
+        left = tokens - _OPENING_WORDS
+        for begin in _drawn(seed, left // _STRETCH_TOKENS + 1, self._last):
+            stretch, found = self._stretch(begin, min(left, _STRETCH_TOKENS))
+            if found:
+                parts.append(stretch)
+                left -= found
+        if left:
+            parts.append(self.words(_OPENING_WORDS + left, seed).split(" ", _OPENING_WORDS)[-1])
+        return " ".join(parts)
+
+    def prompt(self, segments: tuple[tuple[int, int], ...], tokens: int) -> str:
+        """The texts of (seed, tokens) one after another, without what exceeds `tokens` at the end; at least 1 token."""
+        left, texts = max(1, tokens), []
+        for seed, length in segments:
+            if not left:
+                break
+            taken = min(length, left)
+            texts.append(self.text(taken, seed))
+            left -= taken
+        return " ".join(texts)
+
+    def _stretch(self, begin: int, tokens: int) -> tuple[str, int]:
+        """As many whole words of the book as fit into `tokens`, from a word on; and their tokens."""
+        end = bisect_right(self._tokens, self._tokens[begin] + tokens) - 1
+        return self._book[self._places[begin] : self._places[end] - 1], self._tokens[end] - self._tokens[begin]
+
+
+def _drawn(seed: int, count: int, end: int) -> list[int]:
+    """So many numbers below `end`; more of the same seed begin with fewer."""
+    digest = hashlib.shake_128(b"book" + seed.to_bytes(8, "big")).digest(4 * count)
+    return [number % end for number in unpack(f">{count}I", digest)]

@@ -1,0 +1,114 @@
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.workload.prompts import WORDS, prompt
+from loadgen.workload.texts import USUAL, Texts, Vocabulary
+from loadgen.workload.vocabulary import read_book
+
+BOOK = read_book()
+
+
+def pieces(word):
+    """A tokenizer of our own: pieces of three letters."""
+    return -(-len(word) // 3)
+
+
+TOKENS = bytes(pieces(word) for word in BOOK)
+WITH_BOOK = Vocabulary(words=tuple(word[:3] for word in WORDS), book=BOOK, book_tokens=TOKENS)
+TEXTS = Texts(WITH_BOOK)
+seeds = st.integers(0, 2**64 - 1)
+
+
+def count(text):
+    return sum(map(pieces, text.split(" ")))
+
+
+@given(st.integers(1, 5000), seeds)
+def test_a_text_has_exactly_the_tokens_asked_for(tokens, seed):
+    text = TEXTS.text(tokens, seed)
+    assert count(text) == tokens
+    assert Texts(WITH_BOOK).text(tokens, seed) == text
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), seeds)
+def test_a_longer_text_begins_like_a_shorter_one(one, other, seed):
+    """Up to words that fill what is too short for a word of the book, at the end of each of up to four stretches."""
+    shorter, longer = (TEXTS.text(tokens, seed).split(" ") for tokens in sorted((one, other)))
+    agree = next((n for n, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
+    assert sum(map(pieces, shorter[agree:])) <= 4 * max(TOKENS)
+
+
+def test_a_text_opens_with_words_and_goes_on_with_the_book():
+    text = TEXTS.text(600, 3).split(" ")
+    assert text[:8] == prompt(8, 3, WITH_BOOK.words).split(" ")
+    told = " ".join(text[8:])
+    assert told in " ".join(BOOK) or " ".join(told.split(" ")[:-2]) in " ".join(BOOK)
+
+
+def test_a_long_text_takes_stretches_from_many_places():
+    inside = set(pairwise(BOOK))
+    words = TEXTS.text(50_000, 1).split(" ")[8:]
+    borders = sum(pair not in inside for pair in pairwise(words))
+    assert 20 < borders < 150
+    assert len(set(words)) > 3000
+
+
+def test_words_come_as_often_as_in_the_book():
+    words = TEXTS.text(50_000, 2).split(" ")
+    for word in ("the", "and", "I"):
+        assert words.count(word) / len(words) == pytest.approx(BOOK.count(word) / len(BOOK), rel=0.25)
+
+
+def test_a_book_shorter_than_the_text_comes_again():
+    texts = Texts(Vocabulary(words=WITH_BOOK.words, book=("Full", "fathom", "five"), book_tokens=bytes((2, 2, 2))))
+    assert "Full fathom five" in texts.text(20, 1)
+    for tokens in (9, 10, 11, 20, 5000):
+        assert count(texts.text(tokens, 1)) == tokens
+
+
+def test_without_a_book_texts_are_words():
+    assert Texts(USUAL).text(50, 7) == prompt(50, 7) == Texts(USUAL).words(50, 7)
+
+
+@pytest.mark.parametrize("texts", [TEXTS, Texts(USUAL)])
+def test_no_two_texts_have_a_beginning_in_common(texts):
+    assert len({texts.text(4, seed) for seed in range(3000)}) == 3000
+
+
+@pytest.mark.parametrize("texts", [TEXTS, Texts(USUAL)])
+def test_the_calibrations_text_has_nothing_of_any_request(texts):
+    """It is sent before, so a window of 16 words that came again could be in a cache already."""
+
+    def windows(text):
+        words = text.split(" ")
+        return {tuple(words[place : place + 16]) for place in range(len(words) - 15)}
+
+    calibration = windows(texts.words(64, 0))
+    assert len(calibration) == 49
+    assert all(calibration.isdisjoint(windows(texts.text(4000, seed))) for seed in range(1, 60))
+
+
+def test_words_of_two_seeds_have_no_window_in_common():
+    windows = []
+    for seed in range(20):
+        words = Texts(USUAL).text(2000, seed).split(" ")
+        windows.append({tuple(words[place : place + 16]) for place in range(len(words) - 15)})
+    assert all(one.isdisjoint(other) for one, other in combinations(windows, 2))
+
+
+SEGMENTS = ((3, 40), (4, 30), (5, 20))
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(90, (40, 30, 20)), (75, (40, 30, 5)), (70, (40, 30)), (1, (1,))])
+def test_a_prompt_is_its_segments_without_their_end(tokens, kept):
+    expected = " ".join(TEXTS.text(length, seed) for (seed, _), length in zip(SEGMENTS, kept, strict=False))
+    assert TEXTS.prompt(SEGMENTS, tokens) == expected
+    assert count(expected) == tokens
+
+
+@pytest.mark.parametrize("tokens", [0, -30])
+def test_a_prompt_has_a_token_at_least(tokens):
+    assert TEXTS.prompt(SEGMENTS, tokens) == TEXTS.text(1, 3)

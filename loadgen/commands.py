@@ -56,6 +56,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="gateway or engine, without /v1")
     parser.add_argument("--model")
     add_traffic_arguments(parser, sources=False)
+    parser.add_argument(
+        "--tokenize", metavar="URL", help="engine whose /tokenize says what prompts are made of, without a --tokenizer"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory, new or empty (runs/UTC)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="of one request (600)")
     parser.add_argument(
@@ -77,6 +80,8 @@ def run(ns: argparse.Namespace) -> int:
     The first SIGINT or SIGTERM stops the sending, a second one cancels what is in flight. The API key, if
     any, comes from the environment as WEIR_API_KEY.
     """
+    if ns.tokenize is not None and ns.tokenizer is not None:
+        raise ValueError("--tokenize asks an engine what texts are made of, --tokenizer a file: drop one of them")
     if ns.plan is not None:
         return _run_plan(ns)
     if ns.url is None or ns.model is None:
@@ -138,7 +143,8 @@ async def _request(
         model=model,
         schedule=planned.content,
         requests=planned.requests,
-        words=planned.words,
+        vocabulary=planned.vocabulary,
+        tokenize_url=ns.tokenize,
         directory=directory,
         run_id=f"{_stamp()}-{secrets.token_hex(3)}",
         command=["weir", *sys.argv[1:]],

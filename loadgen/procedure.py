@@ -12,7 +12,8 @@ import platform
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -25,9 +26,11 @@ from loadgen.drive.client import Client, Exchange, Target, parse_target, raise_o
 from loadgen.drive.crew import Crew, ThisProcess, part_directory
 from loadgen.drive.progress import Board, Screen
 from loadgen.drive.share import Share, shares_of
+from loadgen.drive.tokenize import engine_vocabulary
 from loadgen.plan.schedule import Schedule
 from loadgen.record import SCHEDULE, claim, gather, read_requests, seal
-from loadgen.workload.prompts import WORDS
+from loadgen.workload.texts import USUAL, Vocabulary
+from loadgen.workload.vocabulary import WITHOUT_BOOK
 from protocol.openai import answer_of, usage_of
 from protocol.records import Calibration, Manifest, WorkerReport
 
@@ -69,8 +72,10 @@ class RunRequest:
     """Most requests in flight of an open loop; what it holds back is late, and its record says since when."""
     crew: Crew = field(default_factory=ThisProcess)
     """Closed by `run`."""
-    words: tuple[str, ...] = ()
-    """What prompts are made of, each word one token to the model; those that most models have when empty."""
+    vocabulary: Vocabulary = USUAL
+    """What prompts are made of."""
+    tokenize_url: str | None = None
+    """Of an engine that is asked for the vocabulary."""
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -88,6 +93,8 @@ async def run(
         target = parse_target(plan.url)
         _check_limit(plan)
         open_files = raise_open_files_limit()
+        if plan.tokenize_url is not None:
+            plan = replace(plan, vocabulary=await _vocabulary(plan, plan.tokenize_url, screen))
         async with NullServer(plan.requests) as null_server:
             template_tokens = await _prepare(plan, target, screen)
             calibration = await _calibrate(null_server, plan, screen)
@@ -131,6 +138,28 @@ def _check_limit(plan: RunRequest) -> None:
             raise ValueError(f"{name} is {most}, less than the {workers} workers: start fewer")
 
 
+def _chat(plan: RunRequest, target: Target) -> ChatRequests:
+    return ChatRequests(target, model=plan.model, run_id=plan.run_id, vocabulary=plan.vocabulary, api_key=plan.api_key)
+
+
+async def _vocabulary(plan: RunRequest, url: str, screen: Screen) -> Vocabulary:
+    """What an engine's tokenizer makes of words and of the book."""
+    target = parse_target(url)
+    try:
+        client = await Client.open(target)
+    except OSError as error:
+        raise RunError(f"{target.host} cannot be resolved: {error}") from error
+    try:
+        found = await engine_vocabulary(_chat(plan, target), partial(_ask, client))
+    except ValueError as error:
+        raise RunError(f"{url} does not say what texts are made of at POST /tokenize: {error}") from error
+    finally:
+        client.close()
+    if not found.book:
+        screen.print(WITHOUT_BOOK)
+    return found
+
+
 async def _prepare(plan: RunRequest, target: Target, screen: Screen) -> int:
     """Asks the target for its model and counts what its chat template adds."""
     try:
@@ -138,8 +167,7 @@ async def _prepare(plan: RunRequest, target: Target, screen: Screen) -> int:
     except OSError as error:
         raise RunError(f"{target.host} cannot be resolved: {error}") from error
     try:
-        words = plan.words or WORDS
-        chat = ChatRequests(target, model=plan.model, run_id=plan.run_id, words=words, api_key=plan.api_key)
+        chat = _chat(plan, target)
         await _check_model(client, chat, plan)
         return await _template_tokens(client, chat, screen)
     finally:
@@ -194,7 +222,7 @@ async def _send(
             grace_s=plan.grace_s,
             in_flight=limits[number],
             closed=closed,
-            words=plan.words,
+            vocabulary=plan.vocabulary,
             directory=str(parts[number]),
             api_key=plan.api_key,
         )

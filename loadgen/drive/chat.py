@@ -7,13 +7,13 @@ Everything a run sends is made here: a prompt of exactly the planned length, a f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from loadgen.drive.client import Target
-from loadgen.workload.prompts import WORDS, prompt
+from loadgen.workload.texts import USUAL, Texts, Vocabulary
 from protocol import traceparent
 from protocol.records import ScheduledRequest
 
@@ -28,7 +28,7 @@ class Outgoing:
 
 
 class ChatRequests:
-    """Builds the requests of one run; costs about 60 ns per prompt token."""
+    """Builds the requests of one run; costs at most 60 ns per prompt token."""
 
     def __init__(
         self,
@@ -36,22 +36,22 @@ class ChatRequests:
         *,
         model: str,
         run_id: str,
-        words: Sequence[str] = WORDS,
+        vocabulary: Vocabulary = USUAL,
         api_key: str | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._target = target
         self._model = model
         self._run_id = run_id
-        self._words = words
+        self._texts = Texts(vocabulary)
         self._random_bytes = random_bytes
         self._authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self.template_tokens = 0
-        """Prompt tokens that the chat template adds to the text; left out of every prompt's words."""
+        """Prompt tokens that the chat template adds to the text; left out of every prompt's text."""
 
     def streamed(self, request: ScheduledRequest) -> Outgoing:
         """The request as it is measured."""
-        text = self._text(request.segments, request.prompt_tokens - self.template_tokens)
+        text = self._texts.prompt(request.segments, request.prompt_tokens - self.template_tokens)
         body = {
             **self._chat(text, request.output_tokens),
             "stream": True,
@@ -68,18 +68,18 @@ class ChatRequests:
         body = msgspec.json.encode(self._chat(text, max_tokens=1))
         return self._wire("POST", "/v1/chat/completions", body, "")
 
+    def tokenize(self, text: str) -> bytes:
+        """Asks for the tokens of a text as such, as vLLM and SGLang understand it."""
+        body = msgspec.json.encode({"model": self._model, "prompt": text, "add_special_tokens": False})
+        return self._wire("POST", "/tokenize", body, "")
+
     def models(self) -> bytes:
         """Asks for the list of models."""
         return self._wire("GET", "/v1/models", b"", "")
 
     def known_text(self, words: int, seed: int) -> str:
         """So many words of the run's vocabulary."""
-        return prompt(words, seed, self._words)
-
-    def _text(self, segments: tuple[tuple[int, int], ...], words: int) -> str:
-        """The first `words` words of the prompt's segments, at least one."""
-        texts = " ".join(prompt(tokens, seed, self._words) for seed, tokens in segments)
-        return " ".join(texts.split(" ")[: max(1, words)])
+        return self._texts.words(words, seed)
 
     def _chat(self, text: str, max_tokens: int) -> dict[str, object]:
         return {

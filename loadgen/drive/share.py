@@ -21,7 +21,7 @@ from loadgen.drive.health import HealthWatch, punctually
 from loadgen.drive.tally import Counting, Tally
 from loadgen.plan.schedule import Schedule
 from loadgen.record import RunWriter
-from loadgen.workload.prompts import WORDS
+from loadgen.workload.texts import Vocabulary
 from protocol.records import ChunkRecord, RequestRecord, WorkerReport
 
 TELL_EVERY_S = 0.5
@@ -44,8 +44,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None
     """Most requests at once, of this worker; None: no limit."""
     closed: bool
-    words: tuple[str, ...]
-    """What prompts are made of; those that most models have when empty."""
+    vocabulary: Vocabulary
+    """What prompts are made of."""
     directory: str
     """Where its records go: new, or empty."""
     api_key: str | None
@@ -72,8 +72,9 @@ async def send(
     """
     target = parse_target(share.url)
     client = await Client.open(target)
-    words = share.words or WORDS
-    chat = ChatRequests(target, model=share.model, run_id=share.run_id, words=words, api_key=share.api_key)
+    chat = ChatRequests(
+        target, model=share.model, run_id=share.run_id, vocabulary=share.vocabulary, api_key=share.api_key
+    )
     chat.template_tokens = share.template_tokens
     writer = RunWriter(Path(share.directory))
     counting = Counting()

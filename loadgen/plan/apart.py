@@ -18,6 +18,7 @@ import msgspec
 
 from loadgen.plan.packed import pack, unpack
 from loadgen.plan.schedule import Schedule
+from loadgen.workload.texts import USUAL, Vocabulary
 
 
 class Planned(NamedTuple):
@@ -25,14 +26,14 @@ class Planned(NamedTuple):
 
     content: bytes
     requests: Schedule
-    words: tuple[str, ...]
-    """What prompts are made of, each one token to the model; none when no tokenizer was named."""
+    vocabulary: Vocabulary
+    """What prompts are made of; for most models when no tokenizer was named."""
 
 
 class _Planned(msgspec.Struct):
     content: bytes = b""
     packed: bytes = b""
-    words: tuple[str, ...] = ()
+    vocabulary: Vocabulary = USUAL
     refused: str = ""
 
 
@@ -58,15 +59,19 @@ def result(process: subprocess.Popen[bytes]) -> Planned:
     planned = msgspec.msgpack.decode(output, type=_Planned)
     if planned.refused:
         raise ValueError(planned.refused)
-    return Planned(content=planned.content, requests=unpack(planned.packed), words=planned.words)
+    return Planned(content=planned.content, requests=unpack(planned.packed), vocabulary=planned.vocabulary)
 
 
-def _words(tokenizer: str | None) -> tuple[str, ...]:
+def _vocabulary(tokenizer: str | None) -> Vocabulary:
     if tokenizer is None:
-        return ()
-    from loadgen.workload.tokenizer import one_token_words
+        return USUAL
+    from loadgen.workload.tokenizer import vocabulary
+    from loadgen.workload.vocabulary import WITHOUT_BOOK
 
-    return one_token_words(Path(tokenizer))
+    found = vocabulary(Path(tokenizer))
+    if not found.book:
+        sys.stderr.write(f"{WITHOUT_BOOK}\n")
+    return found
 
 
 def main() -> None:
@@ -76,7 +81,8 @@ def main() -> None:
     arguments = argparse.Namespace(**pickle.load(sys.stdin.buffer))
     try:
         content, schedule = schedule_of(arguments)
-        planned = _Planned(content=content, packed=pack(schedule), words=_words(arguments.tokenizer))
+        vocabulary = _vocabulary(arguments.tokenizer)
+        planned = _Planned(content=content, packed=pack(schedule), vocabulary=vocabulary)
     except (ValueError, OSError) as error:
         planned = _Planned(refused=str(error))
     sys.stdout.buffer.write(msgspec.msgpack.encode(planned))

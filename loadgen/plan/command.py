@@ -41,7 +41,7 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     parser.add_argument(
         "--tokenizer",
         metavar="FILE",
-        help="tokenizer.json of the model: for words of one token, and to count texts of a --trace",
+        help="tokenizer.json of the model: for prompts of real text, and to count texts of a --trace",
     )
     parser.add_argument("--bad-rows", type=float, metavar="SHARE", help="of rows of --trace that may be bad (0)")
     parser.add_argument("--max-prompt", type=int, metavar="N", help="tokens; longer prompts lose their end")
@@ -97,6 +97,8 @@ def say(text: str) -> None:
 @_refusing
 def plan(ns: argparse.Namespace) -> int:
     """Writes a schedule and prints its identity, or a whole experiment and prints what it has."""
+    if ns.tokenizer is not None and ns.trace is None and ns.experiment is None:
+        raise ValueError("--tokenizer is of use here to count the texts of a --trace: give it to `weir run` instead")
     if ns.experiment is not None or ns.arm:
         experiment = _experiment(ns)
         from loadgen.plan.writing import write_plan
@@ -218,7 +220,8 @@ def _choice(ns: argparse.Namespace) -> TrafficChoice:
         workload=ns.workload,
         trace=None if ns.trace is None else str(ns.trace),
         format=ns.format,
-        tokenizer=ns.tokenizer,
+        # A run has a use for it beside counting the texts of a log.
+        tokenizer=None if ns.trace is None else ns.tokenizer,
         most_prompt_tokens=ns.max_prompt,
         most_output_tokens=ns.max_output,
         bad_rows=ns.bad_rows,

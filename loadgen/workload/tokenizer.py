@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from loadgen.workload.prompts import WORDS
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-_WORD = re.compile("[a-z]{2,12}")
-_SPACES = "\u0120\u2581"
-"""How byte-level and SentencePiece vocabularies write the space before a word."""
+from loadgen.workload.texts import Vocabulary
+from loadgen.workload.vocabulary import answer, find, read_book
 
 
 def counter(path: Path) -> Callable[[str], int]:
@@ -22,39 +14,34 @@ def counter(path: Path) -> Callable[[str], int]:
 
     Raises ValueError when the file is no tokenizer, or nothing here can read one.
     """
-    tokenizer = _load(path)
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    encode = _encoder(path)
+    return lambda text: len(encode(text))
 
 
-def one_token_words(path: Path) -> tuple[str, ...]:
-    """256 words that are one token each, at the start of a text and after a space: of the usual list, then of others.
+def vocabulary(path: Path) -> Vocabulary:
+    """What prompts are made of for the model of this tokenizer.
 
-    Raises ValueError as `counter` does, and for a tokenizer that has fewer.
+    Raises ValueError as `counter` does, and for a tokenizer that has too few words of one token.
     """
-    tokenizer = _load(path)
-
-    def is_one(word: str) -> bool:
-        texts = (word, f"{word} {word} {word}")
-        return [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts] == [1, 3]
-
-    by_id = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
-    found = dict.fromkeys(word for word in WORDS if is_one(word))
-    for word in (token.lstrip(_SPACES) for token, _ in by_id):
-        if len(found) == len(WORDS):
-            break
-        if word not in found and _WORD.fullmatch(word) and is_one(word):
-            found[word] = None
-    if len(found) < len(WORDS):
-        raise ValueError(f"{path} has {len(found)} words of one token, {len(WORDS)} are needed: leave --tokenizer out")
-    return tuple(found)
+    encode = _encoder(path)
+    try:
+        return answer(find(read_book()), encode)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
-def _load(path: Path) -> Tokenizer:
+def _encoder(path: Path) -> Callable[[str], list[int]]:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
         raise ValueError("--tokenizer needs the package tokenizers: pip install 'weir-llm[tokenizers]'") from None
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
         raise ValueError(f"{path}: not a tokenizer.json: {error}") from error
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode

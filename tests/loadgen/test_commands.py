@@ -39,6 +39,15 @@ def test_a_run_that_is_refused_is_one_line_and_exit_2(tmp_path, log, capsys, unu
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [(["--tokenizer", "t.json", "--tokenize", "http://e:1"], "--tokenize asks an engine what texts are made of")],
+)
+def test_arguments_that_contradict_each_other_are_refused(capsys, arguments, why):
+    assert weir_run_here("--url", "http://h:1", "--model", "m", "--lengths", "5:5", *arguments) == 2
+    assert why in capsys.readouterr().err
+
+
 async def weir_run(engine, tmp_path, *arguments):
     """`weir run` as a process of its own, so that it has its own loop and takes signals."""
     program = (

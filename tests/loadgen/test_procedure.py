@@ -1,5 +1,8 @@
 import asyncio
 import io
+import re
+import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -10,6 +13,7 @@ from loadgen.plan.making import make_schedule
 from loadgen.plan.schedule_file import encode_schedule
 from loadgen.plan.sources import Part, Replayed
 from loadgen.procedure import RunError, RunRequest, run
+from loadgen.workload.vocabulary import read_book
 from tests.loadgen.rows import TraceRow, columns
 from tests.scripted_engine import DONE, LAST_CHUNK, SSE_HEAD, chunk, json_response, running, token
 
@@ -166,6 +170,55 @@ async def test_a_target_that_is_not_there_is_refused(tmp_path, unused_tcp_port):
         nameless = request(engine, tmp_path, url="http://no-such-host.invalid")
         with pytest.raises(RunError, match=r"no-such-host\.invalid cannot be resolved"):
             await run(nameless, asyncio.Event())
+
+
+async def tokenizing(received, conversation):
+    """Answers `/tokenize` beside what `serve` answers; each word is a token, and so is a line break."""
+    if received.path != "/tokenize":
+        await serve(received, conversation)
+        return
+    pieces = re.findall(r"\n|\S+", msgspec.json.decode(received.body)["prompt"])
+    tokens = [zlib.crc32(piece.encode()) for piece in pieces]
+    await conversation.send(json_response(msgspec.json.encode({"tokens": tokens, "count": len(tokens)})))
+
+
+async def test_an_engine_is_asked_what_texts_are_made_of(tmp_path):
+    async with running(tokenizing) as engine:
+        plan = request(engine, tmp_path, rows=(TraceRow(0.0, 500, 2),), tokenize_url=engine.url)
+        await run(plan, asyncio.Event())
+    (sent,) = record.read_requests(tmp_path)
+    assert (sent.outcome, sent.prompt_tokens) == ("ok", 500)
+    (asked,) = [each for each in engine.requests if each.headers.get("x-request-id") == sent.request_id]
+    words = msgspec.json.decode(asked.body)["messages"][0]["content"].split(" ")
+    assert " ".join(words[8:]) in " ".join(read_book())
+
+
+async def test_a_tokenizer_that_does_not_add_up_is_told_of(tmp_path):
+    async def script(received, conversation):
+        if received.path == "/tokenize":
+            received = replace(received, body=received.body.replace(b"ship at sea", b"shipatsea"))
+        await tokenizing(received, conversation)
+
+    shown = io.StringIO()
+    async with running(script) as engine:
+        await run(request(engine, tmp_path, tokenize_url=engine.url), asyncio.Event(), show=shown)
+    assert "warning: words do not add up to texts in this tokenizer" in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://no-such-host.invalid", r"no-such-host\.invalid cannot be resolved"),
+        (None, "does not say what texts are made of at POST /tokenize: http 404 nothing here"),
+    ],
+)
+async def test_an_engine_that_says_nothing_of_texts_is_refused(tmp_path, url, why):
+    async def script(received, conversation):
+        await conversation.send(json_response(b'{"error":{"message":"nothing here"}}', status=404))
+
+    async with running(script) as engine:
+        with pytest.raises(RunError, match=why):
+            await run(request(engine, tmp_path, tokenize_url=url or engine.url), asyncio.Event())
 
 
 async def test_a_directory_in_use_is_refused_before_anything_is_sent(tmp_path):

@@ -3,7 +3,8 @@ import pytest
 
 from loadgen.drive.chat import ChatRequests
 from loadgen.drive.client import parse_target
-from loadgen.workload.prompts import prompt
+from loadgen.workload.prompts import WORDS, prompt
+from loadgen.workload.texts import Vocabulary
 from protocol.records import ScheduledRequest
 
 REQUEST = ScheduledRequest(index=7, at_ns=0, prompt_tokens=50, output_tokens=20, segments=((3, 50),))
@@ -73,3 +74,16 @@ def test_a_calibration_is_one_token_and_no_stream():
     assert (asked["max_tokens"], asked["messages"][0]["content"], asked.get("stream")) == (1, "one two", None)
     assert "traceparent" not in headers
     assert parts(chat().models())[0] == "GET /base/v1/models HTTP/1.1"
+
+
+def test_tokens_are_asked_of_the_text_alone():
+    line, headers, body = parts(chat(api_key="secret").tokenize("one two"))
+    assert line == "POST /base/tokenize HTTP/1.1"
+    assert headers["authorization"] == "Bearer secret"
+    assert msgspec.json.decode(body) == {"model": "m", "prompt": "one two", "add_special_tokens": False}
+
+
+def test_prompts_are_made_of_the_vocabulary():
+    vocabulary = Vocabulary(words=tuple(word.upper() for word in WORDS))
+    _, _, body = parts(chat(vocabulary=vocabulary).streamed(REQUEST).wire)
+    assert msgspec.json.decode(body)["messages"][0]["content"] == prompt(50, 3).upper()

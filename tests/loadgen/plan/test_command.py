@@ -117,6 +117,11 @@ def test_arms_that_share_an_engine_are_told_of_its_cache(tmp_path, capsys):
         (["--workload", "azure-conv-2023", "--format", "azure"], "format belongs to a trace"),
         (["--workload", "azure-conv-2023", "--duration", "99999"], "describes "),
         (["--lengths", "5:5", "--bad-rows", "0.1"], "bad_rows belongs to a trace: drop it"),
+        (
+            ["--lengths", "5:5", "--tokenizer", "t.json"],
+            "--tokenizer is of use here to count the texts of a --trace: give it to `weir run`",
+        ),
+        ([*ARMS, "--lengths", "5:5", "--tokenizer", "t.json"], "--tokenizer is of use here"),
         (["--trace", "LOG", "--bad-rows", "2"], "a share of 2 bad rows"),
         (["--trace", "LOG", "--format", "weir"], "not a GatewayRecord"),
         (["--trace", "LOG", "--format", "azure", "--seed", "-1"], "seed is -1"),

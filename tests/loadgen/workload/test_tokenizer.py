@@ -3,26 +3,32 @@ import sys
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from loadgen.workload.prompts import WORDS, prompt
-from loadgen.workload.tokenizer import counter, one_token_words
+from loadgen.workload.prompts import WORDS
+from loadgen.workload.texts import Texts
+from loadgen.workload.tokenizer import counter, vocabulary
+from loadgen.workload.vocabulary import read_book
 
 
-@pytest.fixture
-def file(tmp_path):
-    """A byte-level BPE of a few merges."""
+def trained(path, pre_tokenizer, texts, size):
+    """A BPE that has learned from texts."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    tokenizer.train_from_iterator(["the river the weir the water"] * 20, trainer)
-    path = tmp_path / "tokenizer.json"
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(path))
     return path
 
 
-def test_it_counts_as_the_tokenizer_does(file):
-    count = counter(file)
+@pytest.fixture
+def small(tmp_path):
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return trained(tmp_path / "tokenizer.json", byte_level, ["the river the weir the water"] * 20, 300)
+
+
+def test_it_counts_as_the_tokenizer_does(small):
+    count = counter(small)
     assert count("") == 0
     assert count("the river") < len("the river")
     assert count("xyz") == 3
@@ -35,34 +41,33 @@ def test_a_file_that_is_none_is_named(tmp_path):
         counter(path)
 
 
-def test_without_the_package_the_remedy_is_told(monkeypatch, file):
+def test_without_the_package_the_remedy_is_told(monkeypatch, small):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match=r"pip install 'weir-llm\[tokenizers\]'"):
-        counter(file)
+    with pytest.raises(ValueError, match=r"^--tokenizer needs the package.*pip install 'weir-llm\[tokenizers\]'"):
+        vocabulary(small)
 
 
-@pytest.fixture
-def rich(tmp_path):
-    """One that has learned half of the usual words, and some others."""
-    words = [*WORDS[:128], *(f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "klmnprst")]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=6000, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([" ".join(words)] * 20, trainer)
-    path = tmp_path / "rich.json"
-    tokenizer.save(str(path))
-    return path
+def test_one_with_too_few_words_is_refused(small):
+    with pytest.raises(ValueError, match=r"tokenizer\.json: \d+ words are one token, 128 are needed"):
+        vocabulary(small)
 
 
-def test_prompts_of_its_words_have_exactly_the_tokens_asked_for(rich):
-    words, count = one_token_words(rich), counter(rich)
-    assert len(set(words)) == 256
-    assert set(WORDS[:128]) <= set(words)
-    for tokens, seed in ((1, 5), (17, 6), (3000, 7)):
-        assert count(prompt(tokens, seed, words)) == tokens
+PRE_TOKENIZERS = {
+    "byte_level": pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "sentencepiece": pre_tokenizers.Metaspace(),
+}
 
 
-def test_one_with_too_few_words_is_refused(file):
-    with pytest.raises(ValueError, match=r"words of one token, 256 are needed: leave --tokenizer out"):
-        one_token_words(file)
+@pytest.mark.parametrize("kind", PRE_TOKENIZERS)
+def test_prompts_have_exactly_the_tokens_asked_for(kind, tmp_path):
+    """Words at the start are other tokens than after a space for byte-level ones, so both have to be learned."""
+    seen = [" ".join(read_book()), *(text for word in WORDS for text in (word, f"{word} {word}"))] * 3
+    path = trained(tmp_path / "tokenizer.json", PRE_TOKENIZERS[kind], seen, 4000)
+    count, found = counter(path), vocabulary(path)
+    assert found.book
+    texts = Texts(found)
+    for tokens, seed in ((1, 5), (8, 1), (9, 2), (10, 3), (500, 6), (3000, 7)):
+        text = texts.text(tokens, seed)
+        assert count(text) == tokens
+    prompt = texts.prompt(((1, 300), (2, 40), (3, 100)), 420)
+    assert count(prompt) == 420

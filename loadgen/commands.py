@@ -59,6 +59,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenize", metavar="URL", help="engine whose /tokenize says what prompts are made of, without a --tokenizer"
     )
+    parser.add_argument(
+        "--warm-up", type=int, default=0, metavar="N", help="requests before the run, with other text; not counted (0)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory, new or empty (runs/UTC)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="of one request (600)")
     parser.add_argument(
@@ -145,6 +148,7 @@ async def _request(
         requests=planned.requests,
         vocabulary=planned.vocabulary,
         tokenize_url=ns.tokenize,
+        warm_up=ns.warm_up,
         directory=directory,
         run_id=f"{_stamp()}-{secrets.token_hex(3)}",
         command=["weir", *sys.argv[1:]],

@@ -1,4 +1,4 @@
-"""The steps of a run, in order: check the target, calibrate, send the schedule, seal the directory.
+"""The steps of a run, in order: check the target, calibrate, warm up, send the schedule, seal the directory.
 
 Everything that can be refused is refused before the first request is sent. Once sending has begun, whatever
 happened is kept: an interrupted run is sealed as such.
@@ -27,12 +27,13 @@ from loadgen.drive.crew import Crew, ThisProcess, part_directory
 from loadgen.drive.progress import Board, Screen
 from loadgen.drive.share import Share, shares_of
 from loadgen.drive.tokenize import engine_vocabulary
+from loadgen.drive.warm_up import warm_up, warm_up_requests
 from loadgen.plan.schedule import Schedule
-from loadgen.record import SCHEDULE, claim, gather, read_requests, seal
+from loadgen.record import SCHEDULE, WARM_UP, claim, gather, read_requests, seal
 from loadgen.workload.texts import USUAL, Vocabulary
 from loadgen.workload.vocabulary import WITHOUT_BOOK
 from protocol.openai import answer_of, usage_of
-from protocol.records import Calibration, Manifest, WorkerReport
+from protocol.records import Calibration, Manifest, WorkerReport, encode_line
 
 _CHECK_TIMEOUT_S = 30.0
 
@@ -76,6 +77,8 @@ class RunRequest:
     """What prompts are made of."""
     tokenize_url: str | None = None
     """Of an engine that is asked for the vocabulary."""
+    warm_up: int = 0
+    """Requests before the first one of the schedule, with other text; they count for nothing."""
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -100,6 +103,7 @@ async def run(
             calibration = await _calibrate(null_server, plan, screen)
         claim(plan.directory)
         (plan.directory / SCHEDULE).write_bytes(plan.schedule)
+        warmed = await _warm_up(plan, target, template_tokens, stop, screen)
         sent = await _send(plan, template_tokens, stop, halt or asyncio.Event(), screen)
     finally:
         await plan.crew.close()
@@ -116,6 +120,7 @@ async def run(
         schedule=plan.requests.header,
         template_tokens=template_tokens,
         calibration=calibration,
+        warm_up=dict(warmed),
         workers=sent.reports,
         scheduled=len(plan.requests),
         outcomes=dict(outcomes),
@@ -128,6 +133,8 @@ async def run(
 
 
 def _check_limit(plan: RunRequest) -> None:
+    if plan.warm_up < 0:
+        raise ValueError(f"--warm-up {plan.warm_up}: expected a number of requests, 0 for none")
     workers, concurrency, limit = len(plan.crew.names), plan.requests.header.concurrency, plan.max_connections
     if concurrency is not None and limit is not None:
         raise ValueError("a closed loop limits its requests itself: drop --max-connections")
@@ -187,6 +194,37 @@ async def _calibrate(server: NullServer, plan: RunRequest, screen: Screen) -> Ca
             f" {found.capacity_per_s:.0f} on a core of its own: start more with --workers"
         )
     return found
+
+
+async def _warm_up(
+    plan: RunRequest, target: Target, template_tokens: int, stop: asyncio.Event, screen: Screen
+) -> Counter[str]:
+    """Outcomes of the requests before the run; one that fails is told of and kept, and the run goes on."""
+    if not plan.warm_up:
+        return Counter()
+    run_id = f"{plan.run_id}-warm-up"
+    chat = _chat(replace(plan, run_id=run_id), target)
+    chat.template_tokens = template_tokens
+    client = await Client.open(target)
+    try:
+        records = await warm_up(
+            client,
+            chat.streamed,
+            warm_up_requests(plan.requests, plan.warm_up, plan.run_id),
+            run_id=run_id,
+            at_once=plan.requests.header.concurrency or plan.max_connections,
+            timeout_s=plan.timeout_s,
+            stop=stop,
+        )
+    finally:
+        client.close()
+    (plan.directory / WARM_UP).write_bytes(b"".join(map(encode_line, records)))
+    outcomes = Counter[str](record.outcome for record in records)
+    failed = {name: count for name, count in outcomes.items() if name != "ok"}
+    if failed:
+        told = ", ".join(f"{count} {name}" for name, count in failed.items())
+        screen.print(f"warning: of {plan.warm_up} requests of the warm-up, {told}: see {WARM_UP}")
+    return outcomes
 
 
 class _Sent(NamedTuple):

@@ -32,6 +32,7 @@ SUMS = "SHA256SUMS"
 SCHEDULE = "schedule.parquet"
 REQUESTS = "requests.jsonl"
 CHUNKS = "chunks.jsonl"
+WARM_UP = "warm-up.jsonl"
 GATEWAY = "gateway.jsonl"
 _PART = "worker-"
 
@@ -161,6 +162,12 @@ def read_manifest(run: Path) -> Manifest:
 def read_requests(run: Path) -> Iterator[RequestRecord]:
     """Request records in the order in which the requests ended."""
     return read_lines(run / REQUESTS, RequestRecord)
+
+
+def read_warm_up(run: Path) -> Iterator[RequestRecord]:
+    """Records of the requests before the run, which are no part of it; nothing when there was no warm-up."""
+    path = run / WARM_UP
+    return read_lines(path, RequestRecord) if path.exists() else iter(())
 
 
 def read_chunks(run: Path) -> Iterator[ChunkRecord]:

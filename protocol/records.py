@@ -284,6 +284,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     template_tokens: int
     """Prompt tokens the chat template adds to the text, measured before the run."""
     calibration: Calibration | None = None
+    warm_up: dict[str, int] = {}
+    """Outcomes of the requests before the run, which count for nothing."""
     workers: list[WorkerReport] = []
     scheduled: int
     outcomes: dict[str, int]

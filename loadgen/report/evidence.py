@@ -29,7 +29,8 @@ def read_evidence(run: Path, damage: list[str]) -> Evidence:
     parts = record.parts(run)
     requests = _distinct(readable(record.read_requests, parts, damage), damage)
     reads = readable(_reads, parts, damage)
-    gateway = readable(record.read_gateway, [run], damage)
+    before = {request.trace_id for request in readable(record.read_warm_up, [run], damage)}
+    gateway = [seen for seen in readable(record.read_gateway, [run], damage) if seen.trace_id not in before]
     return Evidence(
         header=schedule.header,
         schedule=schedule,

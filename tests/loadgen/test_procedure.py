@@ -13,6 +13,7 @@ from loadgen.plan.making import make_schedule
 from loadgen.plan.schedule_file import encode_schedule
 from loadgen.plan.sources import Part, Replayed
 from loadgen.procedure import RunError, RunRequest, run
+from loadgen.report.evidence import read_evidence
 from loadgen.workload.vocabulary import read_book
 from tests.loadgen.rows import TraceRow, columns
 from tests.scripted_engine import DONE, LAST_CHUNK, SSE_HEAD, chunk, json_response, running, token
@@ -232,3 +233,32 @@ async def test_a_directory_in_use_is_refused_before_anything_is_sent(tmp_path):
 def test_the_key_is_not_shown(tmp_path):
     plan = request(SimpleNamespace(url="http://h"), tmp_path, api_key="secret")
     assert "secret" not in repr(plan)
+
+
+async def test_a_warm_up_comes_before_the_run_and_is_no_part_of_it(tmp_path):
+    shown = io.StringIO()
+
+    async def script(received, conversation):
+        if received.headers.get("x-request-id") == "run-warm-up-0":
+            await conversation.send(json_response(b'{"error":{"message":"not yet"}}', status=500))
+            return
+        await serve(received, conversation)
+
+    async with running(script) as engine:
+        await run(request(engine, tmp_path, warm_up=3), asyncio.Event(), show=shown)
+    manifest = record.read_manifest(tmp_path)
+    assert (manifest.warm_up, manifest.outcomes) == ({"error": 1, "ok": 2}, {"ok": 2})
+    sent = [each.headers["x-request-id"] for each in engine.requests if "x-request-id" in each.headers]
+    assert sorted(sent[:3]) == [f"run-warm-up-{number}" for number in range(3)]
+    assert sorted(sent[3:]) == ["run-0", "run-1"]
+    assert {each.request_id for each in record.read_warm_up(tmp_path)} == set(sent[:3])
+    assert "warning: of 3 requests of the warm-up, 1 error: see warm-up.jsonl" in shown.getvalue()
+    assert record.WARM_UP in manifest.files
+    found = read_evidence(tmp_path, [])
+    assert ([each.request_id for each in found.requests], found.damage) == (["run-0", "run-1"], ())
+
+
+async def test_a_warm_up_of_less_than_no_request_is_refused(tmp_path):
+    async with running(serve) as engine:
+        with pytest.raises(ValueError, match="--warm-up -1: expected a number of requests"):
+            await run(request(engine, tmp_path, warm_up=-1), asyncio.Event())

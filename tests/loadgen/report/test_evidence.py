@@ -103,6 +103,14 @@ def test_the_gateways_view_is_keyed_by_the_requests_it_belongs_to(made, tmp_path
     assert (view.counts.requests_without_gateway, view.counts.gateway_without_request) == (1, 1)
 
 
+def test_what_the_gateway_saw_of_the_warm_up_is_left_out(made, tmp_path):
+    requests, before = [made.request(0)], made.request(99)
+    run = made.run_directory(tmp_path, requests, gateway_records=[made.gateway(before), made.gateway(requests[0])])
+    (run / record.WARM_UP).write_bytes(encode_line(before))
+    counts = read_evidence(run, []).gateway.counts
+    assert (counts.pairs, counts.gateway_without_request) == (1, 0)
+
+
 def test_a_gateway_record_without_a_pool_names_none_and_one_without_an_end_has_no_time_outside(made, tmp_path):
     requests = [made.request(0), made.request(1)]
     cut = {name: at for name, at in made.gateway(requests[1]).marks_ns.items() if name not in ("finish", "end")}

@@ -60,6 +60,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenize", metavar="URL", help="engine whose /tokenize says what prompts are made of, without a --tokenizer"
     )
     parser.add_argument(
+        "--token-ids",
+        action="store_true",
+        help="send prompts as token ids to /v1/completions, with --tokenizer or --tokenize",
+    )
+    parser.add_argument(
         "--warm-up", type=int, default=0, metavar="N", help="requests before the run, with other text; not counted (0)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory, new or empty (runs/UTC)")
@@ -85,6 +90,8 @@ def run(ns: argparse.Namespace) -> int:
     """
     if ns.tokenize is not None and ns.tokenizer is not None:
         raise ValueError("--tokenize asks an engine what texts are made of, --tokenizer a file: drop one of them")
+    if ns.token_ids and ns.tokenize is None and ns.tokenizer is None:
+        raise ValueError("--token-ids needs the model's tokenizer: give --tokenizer FILE or --tokenize URL")
     if ns.plan is not None:
         return _run_plan(ns)
     if ns.url is None or ns.model is None:
@@ -147,6 +154,7 @@ async def _request(
         schedule=planned.content,
         requests=planned.requests,
         vocabulary=planned.vocabulary,
+        token_ids=ns.token_ids,
         tokenize_url=ns.tokenize,
         warm_up=ns.warm_up,
         directory=directory,

@@ -31,7 +31,6 @@ from loadgen.drive.warm_up import warm_up, warm_up_requests
 from loadgen.plan.schedule import Schedule
 from loadgen.record import SCHEDULE, WARM_UP, claim, gather, read_requests, seal
 from loadgen.workload.texts import USUAL, Vocabulary
-from loadgen.workload.vocabulary import WITHOUT_BOOK
 from protocol.openai import answer_of, usage_of
 from protocol.records import Calibration, Manifest, WorkerReport, encode_line
 
@@ -75,6 +74,8 @@ class RunRequest:
     """Closed by `run`."""
     vocabulary: Vocabulary = USUAL
     """What prompts are made of."""
+    token_ids: bool = False
+    """Prompts are sent as ids of the vocabulary, which has to have some, to `/v1/completions`, without a template."""
     tokenize_url: str | None = None
     """Of an engine that is asked for the vocabulary."""
     warm_up: int = 0
@@ -97,7 +98,9 @@ async def run(
         _check_limit(plan)
         open_files = raise_open_files_limit()
         if plan.tokenize_url is not None:
-            plan = replace(plan, vocabulary=await _vocabulary(plan, plan.tokenize_url, screen))
+            plan = replace(plan, vocabulary=await _vocabulary(plan, plan.tokenize_url))
+        if plan.vocabulary.book_ids and not plan.vocabulary.book and not plan.token_ids:
+            screen.print("warning: words do not add up to texts in this tokenizer: prompts are made of single words")
         async with NullServer(plan.requests) as null_server:
             template_tokens = await _prepare(plan, target, screen)
             calibration = await _calibrate(null_server, plan, screen)
@@ -146,10 +149,17 @@ def _check_limit(plan: RunRequest) -> None:
 
 
 def _chat(plan: RunRequest, target: Target) -> ChatRequests:
-    return ChatRequests(target, model=plan.model, run_id=plan.run_id, vocabulary=plan.vocabulary, api_key=plan.api_key)
+    return ChatRequests(
+        target,
+        model=plan.model,
+        run_id=plan.run_id,
+        vocabulary=plan.vocabulary,
+        token_ids=plan.token_ids,
+        api_key=plan.api_key,
+    )
 
 
-async def _vocabulary(plan: RunRequest, url: str, screen: Screen) -> Vocabulary:
+async def _vocabulary(plan: RunRequest, url: str) -> Vocabulary:
     """What an engine's tokenizer makes of words and of the book."""
     target = parse_target(url)
     try:
@@ -157,14 +167,11 @@ async def _vocabulary(plan: RunRequest, url: str, screen: Screen) -> Vocabulary:
     except OSError as error:
         raise RunError(f"{target.host} cannot be resolved: {error}") from error
     try:
-        found = await engine_vocabulary(_chat(plan, target), partial(_ask, client))
+        return await engine_vocabulary(_chat(plan, target), partial(_ask, client))
     except ValueError as error:
         raise RunError(f"{url} does not say what texts are made of at POST /tokenize: {error}") from error
     finally:
         client.close()
-    if not found.book:
-        screen.print(WITHOUT_BOOK)
-    return found
 
 
 async def _prepare(plan: RunRequest, target: Target, screen: Screen) -> int:
@@ -261,6 +268,7 @@ async def _send(
             in_flight=limits[number],
             closed=closed,
             vocabulary=plan.vocabulary,
+            token_ids=plan.token_ids,
             directory=str(parts[number]),
             api_key=plan.api_key,
         )
@@ -319,8 +327,7 @@ async def _template_tokens(client: Client, chat: ChatRequests, screen: Screen) -
     0, with a warning, when the engine reports no usage or counts fewer tokens than words: then prompts are
     as long as planned only up to the template.
     """
-    text = chat.known_text(_CALIBRATION_WORDS, _CALIBRATION_SEED)
-    exchange = await _ask(client, chat.calibration(text))
+    exchange = await _ask(client, chat.calibration(_CALIBRATION_WORDS, _CALIBRATION_SEED))
     if exchange.outcome != "ok" or exchange.status != 200:
         raise RunError(f"the calibration request failed: {exchange.error or _status(exchange)}")
     usage = usage_of(exchange.body())

@@ -1,4 +1,4 @@
-"""A scheduled request as the bytes of one chat completion request.
+"""A scheduled request as the bytes of one request for a completion: a chat of text, or a prompt of token ids.
 
 Everything a run sends is made here: a prompt of exactly the planned length, a fixed output length
 (`ignore_eos`), and a sampled trace whose id joins what the gateway and the engine record of it.
@@ -37,6 +37,7 @@ class ChatRequests:
         model: str,
         run_id: str,
         vocabulary: Vocabulary = USUAL,
+        token_ids: bool = False,
         api_key: str | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -44,6 +45,7 @@ class ChatRequests:
         self._model = model
         self._run_id = run_id
         self._texts = Texts(vocabulary)
+        self._token_ids = token_ids
         self._random_bytes = random_bytes
         self._authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self.template_tokens = 0
@@ -51,22 +53,20 @@ class ChatRequests:
 
     def streamed(self, request: ScheduledRequest) -> Outgoing:
         """The request as it is measured."""
-        text = self._texts.prompt(request.segments, request.prompt_tokens - self.template_tokens)
-        body = {
-            **self._chat(text, request.output_tokens),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        made = self._texts.prompt_ids if self._token_ids else self._texts.prompt
+        prompt = made(request.segments, request.prompt_tokens - self.template_tokens)
+        body = {**self._asked(prompt, request.output_tokens), "stream": True, "stream_options": {"include_usage": True}}
         trace = traceparent.new(self._random_bytes(24))
         request_id = f"{self._run_id}-{request.index}"
         extra = f"traceparent: {traceparent.header(trace).decode()}\r\nx-request-id: {request_id}\r\n"
-        wire = self._wire("POST", "/v1/chat/completions", msgspec.json.encode(body), extra)
+        wire = self._wire("POST", self._path, msgspec.json.encode(body), extra)
         return Outgoing(request_id=request_id, trace_id=trace.trace_id, wire=wire)
 
-    def calibration(self, text: str) -> bytes:
-        """A request whose answer tells how many tokens `text` and its template are."""
-        body = msgspec.json.encode(self._chat(text, max_tokens=1))
-        return self._wire("POST", "/v1/chat/completions", body, "")
+    def calibration(self, tokens: int, seed: int) -> bytes:
+        """A request whose answer tells how many tokens a prompt of `tokens` has, with what a template adds."""
+        text = self._texts
+        prompt = text.prompt_ids(((seed, tokens),), tokens) if self._token_ids else text.words(tokens, seed)
+        return self._wire("POST", self._path, msgspec.json.encode(self._asked(prompt, 1)), "")
 
     def tokenize(self, text: str) -> bytes:
         """Asks for the tokens of a text as such, as vLLM and SGLang understand it."""
@@ -77,18 +77,13 @@ class ChatRequests:
         """Asks for the list of models."""
         return self._wire("GET", "/v1/models", b"", "")
 
-    def known_text(self, words: int, seed: int) -> str:
-        """So many words of the run's vocabulary."""
-        return self._texts.words(words, seed)
+    @property
+    def _path(self) -> str:
+        return "/v1/completions" if self._token_ids else "/v1/chat/completions"
 
-    def _chat(self, text: str, max_tokens: int) -> dict[str, object]:
-        return {
-            "model": self._model,
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": max_tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-        }
+    def _asked(self, prompt: str | list[int], max_tokens: int) -> dict[str, object]:
+        content = {"prompt": prompt} if self._token_ids else {"messages": [{"role": "user", "content": prompt}]}
+        return {"model": self._model, **content, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0}
 
     def _wire(self, method: str, path: str, body: bytes, extra: str) -> bytes:
         head = (

@@ -46,6 +46,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool
     vocabulary: Vocabulary
     """What prompts are made of."""
+    token_ids: bool
+    """Prompts are sent as ids in place of text."""
     directory: str
     """Where its records go: new, or empty."""
     api_key: str | None
@@ -73,7 +75,12 @@ async def send(
     target = parse_target(share.url)
     client = await Client.open(target)
     chat = ChatRequests(
-        target, model=share.model, run_id=share.run_id, vocabulary=share.vocabulary, api_key=share.api_key
+        target,
+        model=share.model,
+        run_id=share.run_id,
+        vocabulary=share.vocabulary,
+        token_ids=share.token_ids,
+        api_key=share.api_key,
     )
     chat.template_tokens = share.template_tokens
     writer = RunWriter(Path(share.directory))

@@ -66,12 +66,8 @@ def _vocabulary(tokenizer: str | None) -> Vocabulary:
     if tokenizer is None:
         return USUAL
     from loadgen.workload.tokenizer import vocabulary
-    from loadgen.workload.vocabulary import WITHOUT_BOOK
 
-    found = vocabulary(Path(tokenizer))
-    if not found.book:
-        sys.stderr.write(f"{WITHOUT_BOOK}\n")
-    return found
+    return vocabulary(Path(tokenizer))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import accumulate
 from struct import unpack
 
@@ -16,8 +17,11 @@ import msgspec
 
 from loadgen.workload.prompts import WORDS, prompt
 
+Segments = tuple[tuple[int, int], ...]
+"""(seed, tokens) of each part of a prompt, in order."""
+
 _OPENING_WORDS = 8
-"""Two of a million texts open alike with a probability of 3e-8: 256 words, eight times."""
+"""Two of a million texts open alike with a probability of 3e-8: 256 words, eight times. Ids are more than words."""
 _STRETCH_TOKENS = 1024
 
 
@@ -30,6 +34,8 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     """A text, cut at its spaces; none when it is not known how many tokens its words are."""
     book_tokens: bytes = b""
     """Of each word of the book, after a space."""
+    book_ids: tuple[int, ...] = ()
+    """What a tokenizer makes of the whole book, in order, some words of it twice; none when none was asked."""
 
 
 USUAL = Vocabulary()
@@ -46,6 +52,8 @@ class Texts:
         """Where each word of the book begins, and one past the end of the last."""
         self._tokens = list(accumulate(vocabulary.book_tokens, initial=0))
         """Tokens of the book up to each word."""
+        self._book_ids = vocabulary.book_ids
+        self._known_ids = sorted(set(vocabulary.book_ids))
         self._last = max(1, bisect_right(self._tokens, self._tokens[-1] - _STRETCH_TOKENS))
         """Stretches begin at a word before this one, so that whole ones end within the book."""
 
@@ -63,7 +71,7 @@ class Texts:
             return self.words(tokens, seed)
         parts = [self.words(_OPENING_WORDS, seed)]
         left = tokens - _OPENING_WORDS
-        for begin in _drawn(seed, left // _STRETCH_TOKENS + 1, self._last):
+        for begin in _drawn(seed, left // _STRETCH_TOKENS + 1, self._last, b"book"):
             stretch, found = self._stretch(begin, min(left, _STRETCH_TOKENS))
             if found:
                 parts.append(stretch)
@@ -72,16 +80,26 @@ class Texts:
             parts.append(self.words(_OPENING_WORDS + left, seed).split(" ", _OPENING_WORDS)[-1])
         return " ".join(parts)
 
-    def prompt(self, segments: tuple[tuple[int, int], ...], tokens: int) -> str:
+    def prompt(self, segments: Segments, tokens: int) -> str:
         """The texts of (seed, tokens) one after another, without what exceeds `tokens` at the end; at least 1 token."""
-        left, texts = max(1, tokens), []
-        for seed, length in segments:
-            if not left:
-                break
-            taken = min(length, left)
-            texts.append(self.text(taken, seed))
-            left -= taken
-        return " ".join(texts)
+        return " ".join(self.text(taken, seed) for seed, taken in _cut(segments, tokens))
+
+    def prompt_ids(self, segments: Segments, tokens: int) -> list[int]:
+        """As `prompt`, in token ids, of a vocabulary that has some."""
+        ids: list[int] = []
+        for seed, taken in _cut(segments, tokens):
+            ids += self._ids(taken, seed)
+        return ids
+
+    def _ids(self, tokens: int, seed: int) -> list[int]:
+        """Some ids drawn from all that are known, then stretches of the book; a longer one begins with a shorter."""
+        opening = _drawn(seed, min(tokens, _OPENING_WORDS), len(self._known_ids), b"ids")
+        ids = [self._known_ids[place] for place in opening]
+        size = min(_STRETCH_TOKENS, len(self._book_ids))
+        draws = -(-(tokens - len(ids)) // size)
+        for begin in _drawn(seed, draws, len(self._book_ids) - size + 1, b"book"):
+            ids += self._book_ids[begin : begin + size]
+        return ids[:tokens]
 
     def _stretch(self, begin: int, tokens: int) -> tuple[str, int]:
         """As many whole words of the book as fit into `tokens`, from a word on; and their tokens."""
@@ -89,7 +107,17 @@ class Texts:
         return self._book[self._places[begin] : self._places[end] - 1], self._tokens[end] - self._tokens[begin]
 
 
-def _drawn(seed: int, count: int, end: int) -> list[int]:
+def _cut(segments: Segments, tokens: int) -> Iterator[tuple[int, int]]:
+    """The segments up to `tokens` in all, at least 1: the last of them shorter."""
+    left = max(1, tokens)
+    for seed, length in segments:
+        if not left:
+            return
+        yield seed, min(length, left)
+        left -= min(length, left)
+
+
+def _drawn(seed: int, count: int, end: int, purpose: bytes) -> list[int]:
     """So many numbers below `end`; more of the same seed begin with fewer."""
-    digest = hashlib.shake_128(b"book" + seed.to_bytes(8, "big")).digest(4 * count)
+    digest = hashlib.shake_128(purpose + seed.to_bytes(8, "big")).digest(4 * count)
     return [number % end for number in unpack(f">{count}I", digest)]

@@ -18,8 +18,6 @@ from pathlib import Path
 from loadgen.workload.prompts import WORDS
 from loadgen.workload.texts import Vocabulary
 
-WITHOUT_BOOK = "warning: words do not add up to texts in this tokenizer: prompts are made of single words"
-
 Finding = Generator[str, list[int], Vocabulary]
 
 _CANDIDATES = 1024
@@ -42,8 +40,20 @@ def find(book: Sequence[str]) -> Finding:
     Raises ValueError when fewer than 128 words are one token.
     """
     words = yield from _one_token_words(book)
-    tokens = yield from _tokens_of(book, words)
-    return Vocabulary(words=tuple(words), book=tuple(book) if tokens else (), book_tokens=tokens)
+    sizes = yield from _sizes(book, words)
+    ids, adds_up = list[int](), bool(sizes)
+    for begin in range(0, len(book), _TOGETHER):
+        # One word more than a part has, so that no border between two words is left out.
+        part = book[begin : begin + _TOGETHER + 1]
+        found = (yield " ".join((words[0], *part)))[1:]
+        adds_up = adds_up and len(found) == sum(sizes[word] for word in part)
+        ids += found
+    return Vocabulary(
+        words=tuple(words),
+        book=tuple(book) if adds_up else (),
+        book_tokens=bytes(sizes[word] for word in book) if adds_up else b"",
+        book_ids=tuple(ids),
+    )
 
 
 def answer(finding: Finding, encode: Callable[[str], list[int]]) -> Vocabulary:
@@ -94,14 +104,14 @@ def _goes_on(beginning: str, word: str) -> bool:
     return word != beginning and word.startswith(beginning)
 
 
-def _tokens_of(book: Sequence[str], words: list[str]) -> Generator[str, list[int], bytes]:
-    """Tokens of each word of the book after a space; none when they do not add up."""
+def _sizes(book: Sequence[str], words: list[str]) -> Generator[str, list[int], dict[str, int]]:
+    """Tokens of each different word of the book after a space; none when one has no size of its own."""
     different = sorted(set(book))
     mark = next((word for word in words if not any(map(partial(_goes_on, word), different))), None)
     if mark is None:
-        return b""
+        return {}
     mark_id = (yield f"{mark} {mark}")[-1]
-    tokens = {mark: 1}
+    found = {mark: 1}
     different = [word for word in different if word != mark]
     for begin in range(0, len(different), _TOGETHER):
         group = different[begin : begin + _TOGETHER]
@@ -109,12 +119,6 @@ def _tokens_of(book: Sequence[str], words: list[str]) -> Generator[str, list[int
         marks = [place for place, token in enumerate(ids) if token == mark_id and place]
         sizes = [after - before - 1 for before, after in pairwise(marks)]
         if len(sizes) != len(group) or not all(0 < size < 256 for size in sizes):
-            return b""
-        tokens.update(zip(group, sizes, strict=True))
-    counts = bytes(tokens[word] for word in book)
-    for begin in range(0, len(book), _TOGETHER):
-        # One word more than a part has, so that no border between two words is left out.
-        part = slice(begin, begin + _TOGETHER + 1)
-        if len((yield " ".join((mark, *book[part])))) != 1 + sum(counts[part]):
-            return b""
-    return counts
+            return {}
+        found.update(zip(group, sizes, strict=True))
+    return found

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from loadgen import record
+from loadgen.workload.prompts import WORDS
+from loadgen.workload.vocabulary import read_book
 from protocol.records import RequestRecord
+from simulator.tokens import pieces
 from tests.integration.conftest import weir
 from tests.simulator.conftest import Running, started
 
@@ -23,6 +27,18 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer.json that cuts a text as the stand-in engines do: words with their space, eight letters at most."""
+    words = sorted({piece for word in (*read_book(), *WORDS) for piece in pieces(f" {word}")})
+    vocabulary = {piece: number for number, piece in enumerate(["?", *words])}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s?\S{1,8}|\s"), "isolated")
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
 def sent(engine: Running, directory: Path, *arguments: str) -> list[RequestRecord]:
     """Some twenty requests."""
     traffic = ["--lengths", "20-400:3", "--arrivals", "constant:rate=100", "--duration", "0.2", "--seed", "3"]
@@ -32,6 +48,34 @@ def sent(engine: Running, directory: Path, *arguments: str) -> list[RequestRecor
     records = list(record.read_requests(directory))
     assert {request.outcome for request in records} == {"ok"}
     return records
+
+
+@pytest.mark.parametrize("made_of", ["words", "tokenizer", "tokenize", "ids"])
+def test_prompts_have_exactly_the_tokens_that_were_planned(
+    engine: Running, tmp_path: Path, made_of: str, tokenizer: Path
+) -> None:
+    """By what the engine says of its own count, and of text as of ids."""
+    arguments = {
+        "words": [],
+        "tokenizer": ["--tokenizer", str(tokenizer)],
+        "tokenize": ["--tokenize", engine.url],
+        "ids": ["--tokenize", engine.url, "--token-ids"],
+    }[made_of]
+    records = sent(engine, tmp_path / "run", *arguments)
+    assert [request.prompt_tokens for request in records] == [request.prompt_tokens_planned for request in records]
+    assert [request.output_tokens for request in records] == [3] * len(records)
+    template_tokens = record.read_manifest(tmp_path / "run").template_tokens
+    assert (template_tokens == 0) == (made_of == "ids")
+    assert sum(request.cached_tokens or 0 for request in records) == 0
+    content = {chunks.index: sum(chunks.content_events) for chunks in record.read_chunks(tmp_path / "run")}
+    for request in records:
+        assert 1 <= content[request.index] <= 3
+        assert request.sent_ns is not None
+        assert request.first_token_ns is not None
+        assert request.last_token_ns is not None
+        assert request.sent_ns < request.first_token_ns <= request.last_token_ns
+        assert request.first_answer_ns == request.first_token_ns
+        assert request.finish_reason == "length"
 
 
 def test_a_warm_up_leaves_nothing_in_the_cache_that_the_run_could_use(engine: Running, tmp_path: Path) -> None:

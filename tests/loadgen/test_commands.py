@@ -41,7 +41,10 @@ def test_a_run_that_is_refused_is_one_line_and_exit_2(tmp_path, log, capsys, unu
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
-    [(["--tokenizer", "t.json", "--tokenize", "http://e:1"], "--tokenize asks an engine what texts are made of")],
+    [
+        (["--tokenizer", "t.json", "--tokenize", "http://e:1"], "--tokenize asks an engine what texts are made of"),
+        (["--token-ids"], "--token-ids needs the model's tokenizer: give --tokenizer FILE or --tokenize URL"),
+    ],
 )
 def test_arguments_that_contradict_each_other_are_refused(capsys, arguments, why):
     assert weir_run_here("--url", "http://h:1", "--model", "m", "--lengths", "5:5", *arguments) == 2

@@ -4,7 +4,7 @@ import pytest
 from loadgen.drive.chat import ChatRequests
 from loadgen.drive.client import parse_target
 from loadgen.workload.prompts import WORDS, prompt
-from loadgen.workload.texts import Vocabulary
+from loadgen.workload.texts import Texts, Vocabulary
 from protocol.records import ScheduledRequest
 
 REQUEST = ScheduledRequest(index=7, at_ns=0, prompt_tokens=50, output_tokens=20, segments=((3, 50),))
@@ -64,16 +64,42 @@ def test_the_template_takes_its_tokens_from_the_text(template, words):
 
 def test_the_key_is_sent_with_every_request():
     requests = chat(api_key="secret")
-    for wire in (requests.models(), requests.calibration("x"), requests.streamed(REQUEST).wire):
+    for wire in (requests.models(), requests.calibration(1, 0), requests.streamed(REQUEST).wire):
         assert parts(wire)[1]["authorization"] == "Bearer secret"
 
 
 def test_a_calibration_is_one_token_and_no_stream():
-    _, headers, body = parts(chat().calibration("one two"))
+    _, headers, body = parts(chat().calibration(2, 5))
     asked = msgspec.json.decode(body)
-    assert (asked["max_tokens"], asked["messages"][0]["content"], asked.get("stream")) == (1, "one two", None)
+    assert (asked["max_tokens"], asked["messages"][0]["content"], asked.get("stream")) == (1, prompt(2, 5), None)
     assert "traceparent" not in headers
     assert parts(chat().models())[0] == "GET /base/v1/models HTTP/1.1"
+
+
+IDS = Vocabulary(book_ids=tuple(range(5000)))
+
+
+def test_prompts_of_ids_are_completions_of_the_same_length():
+    line, headers, body = parts(chat(vocabulary=IDS, token_ids=True).streamed(REQUEST).wire)
+    asked = msgspec.json.decode(body)
+    assert line == "POST /base/v1/completions HTTP/1.1"
+    assert headers["x-request-id"].endswith("-7")
+    assert asked.pop("prompt") == Texts(IDS).prompt_ids(REQUEST.segments, 50)
+    assert asked == {
+        "model": "m",
+        "max_tokens": 20,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_a_calibration_of_ids_is_a_completion_too():
+    line, _, body = parts(chat(vocabulary=IDS, token_ids=True).calibration(64, 0))
+    asked = msgspec.json.decode(body)
+    assert line == "POST /base/v1/completions HTTP/1.1"
+    assert (len(asked["prompt"]), asked["max_tokens"], asked.get("stream")) == (64, 1, None)
 
 
 def test_tokens_are_asked_of_the_text_alone():

@@ -99,6 +99,36 @@ def test_words_of_two_seeds_have_no_window_in_common():
     assert all(one.isdisjoint(other) for one, other in combinations(windows, 2))
 
 
+IDS = Texts(Vocabulary(book_ids=tuple(range(100, 9000)) * 3))
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), seeds)
+def test_ids_are_exactly_as_many_and_begin_alike(one, other, seed):
+    shorter, longer = (IDS.prompt_ids(((seed, tokens),), tokens) for tokens in sorted((one, other)))
+    assert (len(shorter), len(longer)) == tuple(sorted((one, other)))
+    assert longer[: len(shorter)] == shorter
+    assert set(longer) <= set(range(100, 9000))
+
+
+def test_ids_open_by_chance_and_go_on_with_the_book():
+    ids = IDS.prompt_ids(((3, 500),), 500)
+    assert ids[8:] == list(range(ids[8], ids[8] + 492))
+    assert len({tuple(IDS.prompt_ids(((seed, 4),), 4)) for seed in range(3000)}) == 3000
+
+
+def test_a_book_of_few_ids_comes_again():
+    few = Texts(Vocabulary(book_ids=(7, 8, 9)))
+    assert [len(few.prompt_ids(((1, tokens),), tokens)) for tokens in (1, 8, 9, 2000)] == [1, 8, 9, 2000]
+
+
+def test_ids_have_the_same_structure_as_text():
+    ids = IDS.prompt_ids(((3, 40), (4, 30), (5, 20)), 75)
+    assert ids == [
+        token for seed, length in ((3, 40), (4, 30), (5, 5)) for token in IDS.prompt_ids(((seed, length),), length)
+    ]
+    assert IDS.prompt_ids(((3, 40),), 0) == IDS.prompt_ids(((3, 40),), 1)
+
+
 SEGMENTS = ((3, 40), (4, 30), (5, 20))
 
 

@@ -45,6 +45,8 @@ def test_the_usual_words_are_taken_when_each_is_one_token():
     found = answer(find(BOOK), tokenizer)
     assert set(found.words) == set(WORDS)
     assert found.book == BOOK
+    # Each part of a hundred words but the last has the first word of the next one too.
+    assert len(found.book_ids) == sum(found.book_tokens) + sum(found.book_tokens[100::100])
     assert len(tokenizer.asked) < 600
 
 
@@ -95,6 +97,8 @@ def test_a_book_whose_words_do_not_add_up_is_left_out():
     assert "a Shipmaster and" in " ".join(BOOK[:300])
     found = answer(find(BOOK[:300]), tokenizer)
     assert (found.book, found.book_tokens) == ((), b"")
+    assert set(found.book_ids) <= set(tokenizer(" ".join(("at", *BOOK[:300]))))
+    assert len(found.book_ids) > 300
     assert Texts(found).text(50, 3) == Texts(USUAL).text(50, 3)
 
 

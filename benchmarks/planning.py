@@ -36,6 +36,9 @@ CASES = {
     ],
     "bursts with cv 2": ["--lengths", "512:128", "--arrivals", "bursts:rate={calm_per_s},cv=2", "--duration", "1200"],
     "workload, its own times": ["--workload", "azure-conv-2023", "--rate-scale", "{times}", "--duration", "3480"],
+    "conversations, RAG and agents": [
+        *("--workload", "assistants", "--rate-scale", "{times_mixed}", "--duration", "3480"),
+    ],
     "workload, gamma times": [
         *("--workload", "azure-conv-2023", "--arrivals", "gamma:rate={per_s},cv=2", "--duration", "1000"),
     ],
@@ -44,6 +47,8 @@ CASES = {
 
 _WORKLOAD_REQUESTS = 19_366
 """Of the whole shipped workload, at its own rate."""
+_MIXED_REQUESTS = 17_400
+"""Of 3,480 s of the mixed one, whose sessions have 3.4 requests in the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,12 @@ class Planned:
 
 def arguments(case: str, requests: int) -> list[str]:
     """Of `weir plan`, for about so many requests."""
-    values = {"per_s": requests / 1000, "calm_per_s": requests / 1200 / 2.5, "times": requests / _WORKLOAD_REQUESTS}
+    values = {
+        "per_s": requests / 1000,
+        "calm_per_s": requests / 1200 / 2.5,
+        "times": requests / _WORKLOAD_REQUESTS,
+        "times_mixed": requests / _MIXED_REQUESTS,
+    }
     return [argument.format_map({name: f"{value:g}" for name, value in values.items()}) for argument in CASES[case]]
 
 
@@ -103,7 +113,7 @@ def main(given: Sequence[str] | None = None) -> int:
             problems = planned.problems(wanted)
             failed = failed or bool(problems)
             print(
-                f"{case:<24} {planned.requests:>9,} requests {planned.wall_s:6.2f} s"
+                f"{case:<30} {planned.requests:>9,} requests {planned.wall_s:6.2f} s"
                 f" {planned.peak_bytes / 2**20:6.0f} MiB, file {planned.file_bytes / 2**20:.1f} MiB"
                 f"  {'; '.join(problems) or 'ok'}"
             )

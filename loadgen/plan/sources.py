@@ -78,6 +78,10 @@ class Traffic(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def independent(self) -> bool:
+        """Whether requests come independently of one another, so that nothing but chance is in their times."""
+        ...
 
     def digest(self) -> str:
         """SHA-256 (hex) of what is described."""
@@ -107,7 +111,7 @@ class Drawn:
 
     @property
     def is_drawn(self) -> bool:
-        return True
+        return self.workload.independent
 
     def timed(self, rng: np.random.Generator, part: Part) -> Requests:
         return self.workload.draw(rng, start_s=part.start_s, duration_s=part.duration_s, rate_scale=part.rate_scale)

@@ -18,7 +18,9 @@ import numpy as np
 import yaml
 
 from loadgen.workload import arrivals, lengths
+from loadgen.workload.kinds import Kind
 from loadgen.workload.laws import Law
+from loadgen.workload.sessions import Begun, requests_of
 from loadgen.workload.sharing import Sharing
 from loadgen.workload.traffic import Floats, Ints, Requests
 
@@ -169,6 +171,17 @@ class Arrivals(_Part, frozen=True, kw_only=True):
         starts, rates = np.array([(rate.start_s, rate.per_s) for rate in self.rates]).T
         return arrivals.cumulative(starts, rates, self.duration_s)
 
+    def draw(self, rng: np.random.Generator, window_s: tuple[float, float], rate_scale: float) -> Floats:
+        """Times from the start of the window on, at `rate_scale` times the rate."""
+        return arrivals.sample(rng, self.curve(), self.residual.marks, window_s=window_s, rate_scale=rate_scale)
+
+    def end_of(self, name: str, start_s: float, duration_s: float) -> float:
+        """The end of a part of a workload. Raises ValueError when the rates end before."""
+        end_s = start_s + duration_s
+        if end_s > self.duration_s:
+            raise ValueError(f"{name} describes {self.duration_s:g} s: start_s + duration_s is {end_s:g}")
+        return end_s
+
 
 class ColumnFit(_Part, frozen=True, kw_only=True):
     """How well the best single law describes a whole column, and whether one does."""
@@ -240,6 +253,11 @@ class Workload(_Part, frozen=True, kw_only=True):
     sharing: Sharing | None
     """None: no two prompts have text in common."""
 
+    @property
+    def independent(self) -> bool:
+        """Whether requests come independently of one another."""
+        return True
+
     def verdicts(self) -> dict[str, str]:
         """What each part was found to be when it was fitted; nothing for one that was not."""
         sharing = None if self.sharing is None else self.sharing.fit
@@ -253,28 +271,64 @@ class Workload(_Part, frozen=True, kw_only=True):
 
     def digest(self) -> str:
         """SHA-256 (hex) of the content, whatever the file's comments and layout."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        return _digest(self)
 
     def draw(self, rng: np.random.Generator, *, start_s: float, duration_s: float, rate_scale: float) -> Requests:
         """Requests of [start_s, start_s + duration_s), times from `start_s` on, at `rate_scale` times the rate.
 
         Arrivals, lengths and sharing use separate streams of `rng`. Raises ValueError when the rates end before.
         """
-        end_s = start_s + duration_s
-        if end_s > self.arrivals.duration_s:
-            raise ValueError(f"{self.name} describes {self.arrivals.duration_s:g} s: start_s + duration_s is {end_s:g}")
+        end_s = self.arrivals.end_of(self.name, start_s, duration_s)
         when, how_long, what = rng.spawn(3)
-        times = arrivals.sample(
-            when,
-            self.arrivals.curve(),
-            self.arrivals.residual.marks,
-            window_s=(start_s, end_s),
-            rate_scale=rate_scale,
-        )
+        times = self.arrivals.draw(when, (start_s, end_s), rate_scale)
         prompt, output = self.lengths.draw(how_long, times + start_s)
         if self.sharing is None:
             return Requests.unshared(times, prompt, output)
         return self.sharing.draw(what, times, prompt, output)
+
+
+class MixedWorkload(_Part, frozen=True, kw_only=True):
+    """A description by the kinds of use that it is made of, written by hand; `draw` makes traffic of it."""
+
+    schema: Literal["weir.workload/2"]
+    name: str
+    arrivals: Arrivals
+    """When sessions begin."""
+    kinds: list[Kind]
+
+    def __post_init__(self) -> None:
+        if not self.kinds:
+            raise ValueError("kinds are none: give at least one of single, conversation, rag, agent")
+
+    @property
+    def independent(self) -> bool:
+        """Whether requests come independently of one another."""
+        return all(kind.alone for kind in self.kinds)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the content, whatever the file's comments and layout."""
+        return _digest(self)
+
+    def draw(self, rng: np.random.Generator, *, start_s: float, duration_s: float, rate_scale: float) -> Requests:
+        """Requests of [start_s, start_s + duration_s), those of sessions that began before `start_s` among them.
+
+        Sessions begin at `rate_scale` times the rate. Raises ValueError when the rates end before.
+        """
+        end_s = self.arrivals.end_of(self.name, start_s, duration_s)
+        when, which, *each = rng.spawn(2 + len(self.kinds))
+        begin_s = self.arrivals.draw(when, (0, end_s), rate_scale)
+        shares = np.cumsum([kind.share for kind in self.kinds])
+        of_kind = np.searchsorted(shares, which.random(len(begin_s)) * shares[-1], side="right")
+        begun: list[Begun] = []
+        for number, (kind, own) in enumerate(zip(self.kinds, each, strict=True)):
+            begins = begin_s[of_kind == number]
+            sessions = kind.sessions(own, len(begins))
+            begun.append(Begun(sessions=sessions, begin_s=begins, known_tokens=kind.known_tokens()))
+        return requests_of(begun, start_s, end_s)
+
+
+def _digest(workload: Workload | MixedWorkload) -> str:
+    return hashlib.sha256(msgspec.json.encode(workload, order="sorted")).hexdigest()
 
 
 def _above_zero(name: str, value: float) -> None:
@@ -282,17 +336,23 @@ def _above_zero(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value}: give a number above 0")
 
 
-def parse_workload(text: str) -> Workload:
-    """Reads the YAML of a workload file. Raises ValueError with the field, its value and the remedy."""
+def parse_workload(text: str) -> Workload | MixedWorkload:
+    """Reads the YAML of a workload file; one with `kinds` is mixed of those.
+
+    Raises ValueError with the field, its value and the remedy.
+    """
     try:
-        return msgspec.convert(yaml.safe_load(text), Workload, strict=True)
+        content = yaml.safe_load(text)
+        if isinstance(content, dict) and "kinds" in content:
+            return msgspec.convert(content, MixedWorkload, strict=True)
+        return msgspec.convert(content, Workload, strict=True)
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {error}") from error
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 
 
-def load_workload(path: Path) -> Workload:
+def load_workload(path: Path) -> Workload | MixedWorkload:
     """Reads a workload file; ValueError names the file."""
     try:
         return parse_workload(path.read_text(encoding="utf-8"))

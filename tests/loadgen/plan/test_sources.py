@@ -18,6 +18,7 @@ class Even:
 
     name: str = "even"
     rate_per_s: float = 1.0
+    independent: bool = True
 
     def digest(self):
         return "d" * 64

@@ -30,15 +30,15 @@ from loadgen.drive.tokenize import engine_vocabulary
 from loadgen.drive.warm_up import warm_up, warm_up_requests
 from loadgen.plan.schedule import Schedule
 from loadgen.record import SCHEDULE, WARM_UP, claim, gather, read_requests, seal
-from loadgen.workload.texts import USUAL, Vocabulary
+from loadgen.workload.texts import OUTSIDE_RUNS, USUAL, Vocabulary
 from protocol.openai import answer_of, usage_of
 from protocol.records import Calibration, Manifest, WorkerReport, encode_line
 
 _CHECK_TIMEOUT_S = 30.0
 
 _CALIBRATION_WORDS = 64
-_CALIBRATION_SEED = 0
-"""Seeds of requests are drawn from 63 bits, so no request of a run repeats the calibration's text."""
+_CALIBRATION_SEED = OUTSIDE_RUNS
+"""No request of a run has anything of its text."""
 
 _MUCH = 0.5
 """Share of the client's capacity above which a run is warned of: queueing shows from there on."""

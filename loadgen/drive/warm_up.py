@@ -18,12 +18,11 @@ from loadgen.drive.chat import Outgoing
 from loadgen.drive.client import Client
 from loadgen.drive.dispatch import Limit, OpenLoop
 from loadgen.plan.schedule import Schedule
+from loadgen.workload.texts import OUTSIDE_RUNS
 from protocol.records import ChunkRecord, RequestRecord, ScheduledRequest
 
 _AT_ONCE = 8
 """When the run has no limit of its own: engines prepare themselves for batches of several sizes."""
-_BEYOND_SCHEDULES = 1 << 63
-"""Texts of a schedule have numbers below it (`loadgen.plan.schedule`), those of the warm-up from it on."""
 
 
 def warm_up_requests(schedule: Schedule, count: int, run_id: str) -> list[ScheduledRequest]:
@@ -45,7 +44,7 @@ def warm_up_requests(schedule: Schedule, count: int, run_id: str) -> list[Schedu
 
 def _text_number(run_id: str, number: int) -> int:
     digest = blake2b(f"{run_id}-{number}".encode(), digest_size=8).digest()
-    return _BEYOND_SCHEDULES | int.from_bytes(digest)
+    return OUTSIDE_RUNS | int.from_bytes(digest)
 
 
 async def warm_up(

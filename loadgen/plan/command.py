@@ -41,7 +41,7 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     parser.add_argument(
         "--tokenizer",
         metavar="FILE",
-        help="tokenizer.json of the model: for prompts of real text, and to count texts of a --trace",
+        help="tokenizer.json of the model: to count texts of a --trace, and for a run's prompts of real text",
     )
     parser.add_argument("--bad-rows", type=float, metavar="SHARE", help="of rows of --trace that may be bad (0)")
     parser.add_argument("--max-prompt", type=int, metavar="N", help="tokens; longer prompts lose their end")

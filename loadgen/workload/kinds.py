@@ -23,6 +23,9 @@ _STEEPEST = 2.0
 """Exponent of popularity beyond which next to all requests would have the same few."""
 
 
+_MOST_TURNS = 1000
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each check of a part names the field, its value and the remedy."""
 
@@ -40,12 +43,14 @@ class Turns(_Part, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.mean <= self.most:
             raise ValueError(f"mean is {self.mean:g}, most is {self.most}: need 1 <= mean <= most")
+        if self.most > _MOST_TURNS:
+            raise ValueError(f"most is {self.most}: at most {_MOST_TURNS}, since every prompt has all those before it")
 
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
         # Of a session that goes on with probability q, min(turns, most) has the mean 1 + q + ... + q^(most - 1).
-        going_on = optimize.brentq(lambda q: np.polyval(np.ones(self.most), q) - self.mean, 0.0, 1.0)
-        ended = 1 - going_on ** np.arange(1, self.most)
-        return 1 + np.searchsorted(ended, rng.random(count), side="right")
+        powers = np.arange(self.most)
+        going_on = optimize.brentq(lambda q: np.sum(q**powers) - self.mean, 0.0, 1.0)
+        return 1 + np.searchsorted(1 - going_on ** powers[1:], rng.random(count), side="right")
 
 
 class Pause(_Part, frozen=True, kw_only=True):

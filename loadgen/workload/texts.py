@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import unpack
 
@@ -23,6 +23,11 @@ Segments = tuple[tuple[int, int], ...]
 _OPENING_WORDS = 8
 """Two of a million texts open alike with a probability of 3e-8: 256 words, eight times. Ids are more than words."""
 _STRETCH_TOKENS = 1024
+
+OUTSIDE_RUNS = 1 << 63
+"""Numbers of texts from here on are in no schedule (`loadgen.plan.schedule`): they are for what is sent before one."""
+_OF_RUNS = 0.8
+"""Part of the book that is for numbers below `OUTSIDE_RUNS`. The others have the rest, so that both share nothing."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +59,9 @@ class Texts:
         """Tokens of the book up to each word."""
         self._book_ids = vocabulary.book_ids
         self._known_ids = sorted(set(vocabulary.book_ids))
-        self._last = max(1, bisect_right(self._tokens, self._tokens[-1] - _STRETCH_TOKENS))
-        """Stretches begin at a word before this one, so that whole ones end within the book."""
+        self._begins = _begins(self._tokens, _STRETCH_TOKENS)
+        self._ids_at_once = max(1, min(_STRETCH_TOKENS, len(self._book_ids) // 10))
+        self._id_begins = _begins(range(len(self._book_ids) + 1), self._ids_at_once)
 
     def words(self, count: int, seed: int) -> str:
         """Nothing but words, which is exact for most models even when the vocabulary was made for none."""
@@ -71,7 +77,7 @@ class Texts:
             return self.words(tokens, seed)
         parts = [self.words(_OPENING_WORDS, seed)]
         left = tokens - _OPENING_WORDS
-        for begin in _drawn(seed, left // _STRETCH_TOKENS + 1, self._last, b"book"):
+        for begin in _drawn(seed, left // _STRETCH_TOKENS + 1, self._begins[seed >= OUTSIDE_RUNS], b"book"):
             stretch, found = self._stretch(begin, min(left, _STRETCH_TOKENS))
             if found:
                 parts.append(stretch)
@@ -93,12 +99,10 @@ class Texts:
 
     def _ids(self, tokens: int, seed: int) -> list[int]:
         """Some ids drawn from all that are known, then stretches of the book; a longer one begins with a shorter."""
-        opening = _drawn(seed, min(tokens, _OPENING_WORDS), len(self._known_ids), b"ids")
-        ids = [self._known_ids[place] for place in opening]
-        size = min(_STRETCH_TOKENS, len(self._book_ids))
-        draws = -(-(tokens - len(ids)) // size)
-        for begin in _drawn(seed, draws, len(self._book_ids) - size + 1, b"book"):
-            ids += self._book_ids[begin : begin + size]
+        ids = _drawn(seed, min(tokens, _OPENING_WORDS), self._known_ids, b"ids")
+        draws = -(-(tokens - len(ids)) // self._ids_at_once)
+        for begin in _drawn(seed, draws, self._id_begins[seed >= OUTSIDE_RUNS], b"book"):
+            ids += self._book_ids[begin : begin + self._ids_at_once]
         return ids[:tokens]
 
     def _stretch(self, begin: int, tokens: int) -> tuple[str, int]:
@@ -117,7 +121,17 @@ def _cut(segments: Segments, tokens: int) -> Iterator[tuple[int, int]]:
         left -= min(length, left)
 
 
-def _drawn(seed: int, count: int, end: int, purpose: bytes) -> list[int]:
-    """So many numbers below `end`; more of the same seed begin with fewer."""
+def _begins(tokens: Sequence[int], stretch: int) -> tuple[range, range]:
+    """Places of a book where a stretch of so many tokens may begin, for runs and for what comes before: in its part.
+
+    `tokens` are those of the book up to each place, up to its end. In a book that is too short there is one at least.
+    """
+    border = bisect_right(tokens, _OF_RUNS * tokens[-1]) - 1
+    last_of_runs, last = (bisect_right(tokens, tokens[end] - stretch) for end in (border, -1))
+    return range(max(1, last_of_runs)), range(border, max(border + 1, last))
+
+
+def _drawn(seed: int, count: int, of: Sequence[int], purpose: bytes) -> list[int]:
+    """So many of some numbers; more of the same seed begin with fewer."""
     digest = hashlib.shake_128(purpose + seed.to_bytes(8, "big")).digest(4 * count)
-    return [number % end for number in unpack(f">{count}I", digest)]
+    return [of[number % len(of)] for number in unpack(f">{count}I", digest)]

@@ -141,6 +141,7 @@ def test_equal_generators_give_equal_sessions():
     [
         (lambda: Turns(mean=0.5, most=3), "mean is 0.5, most is 3: need 1 <= mean <= most"),
         (lambda: Turns(mean=4, most=3), "mean is 4, most is 3"),
+        (lambda: Turns(mean=4, most=1001), "most is 1001: at most 1000"),
         (lambda: Pause(mean=-1, cv=1), "mean is -1: give a number of at least 0"),
         (lambda: Pause(mean=1, cv=float("nan")), "cv is nan"),
         (lambda: SystemPrompts(count=0, tokens=5, zipf=0), "count is 0: give at least 1"),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.workload.prompts import WORDS, prompt
-from loadgen.workload.texts import USUAL, Texts, Vocabulary
+from loadgen.workload.texts import OUTSIDE_RUNS, USUAL, Texts, Vocabulary
 from loadgen.workload.vocabulary import read_book
 
 BOOK = read_book()
@@ -20,6 +20,10 @@ TOKENS = bytes(pieces(word) for word in BOOK)
 WITH_BOOK = Vocabulary(words=tuple(word[:3] for word in WORDS), book=BOOK, book_tokens=TOKENS)
 TEXTS = Texts(WITH_BOOK)
 seeds = st.integers(0, 2**64 - 1)
+
+
+def windows(words):
+    return {tuple(words[place : place + 16]) for place in range(len(words) - 15)}
 
 
 def count(text):
@@ -82,21 +86,26 @@ def test_no_two_texts_have_a_beginning_in_common(texts):
 def test_the_calibrations_text_has_nothing_of_any_request(texts):
     """It is sent before, so a window of 16 words that came again could be in a cache already."""
 
-    def windows(text):
-        words = text.split(" ")
-        return {tuple(words[place : place + 16]) for place in range(len(words) - 15)}
-
-    calibration = windows(texts.words(64, 0))
+    calibration = windows(texts.words(64, 0).split(" "))
     assert len(calibration) == 49
-    assert all(calibration.isdisjoint(windows(texts.text(4000, seed))) for seed in range(1, 60))
+    assert all(calibration.isdisjoint(windows(texts.text(4000, seed).split(" "))) for seed in range(1, 60))
+
+
+def test_text_before_a_run_has_nothing_of_any_text_of_runs():
+    """No 16 words in a row of the one are in the other, wherever they stand; nor ids, which all differ here."""
+    runs = [set(windows(TEXTS.text(9000, seed).split(" "))) for seed in (0, 5, OUTSIDE_RUNS - 1)]
+    before = [set(windows(TEXTS.text(9000, seed).split(" "))) for seed in (OUTSIDE_RUNS, 2**64 - 1)]
+    assert all(one.isdisjoint(other) for one in runs for other in before)
+    assert runs[0] & runs[1], "stretches of the book come again in long texts of the same part"
+    ids = Texts(Vocabulary(book_ids=tuple(range(50_000))))
+    of_runs, of_others = (set(ids.prompt_ids(((seed, 90_000),), 90_000)[8:]) for seed in (3, OUTSIDE_RUNS + 3))
+    assert of_runs.isdisjoint(of_others)
+    assert max(of_runs) < 40_000 <= min(of_others)
 
 
 def test_words_of_two_seeds_have_no_window_in_common():
-    windows = []
-    for seed in range(20):
-        words = Texts(USUAL).text(2000, seed).split(" ")
-        windows.append({tuple(words[place : place + 16]) for place in range(len(words) - 15)})
-    assert all(one.isdisjoint(other) for one, other in combinations(windows, 2))
+    texts = [windows(Texts(USUAL).text(2000, seed).split(" ")) for seed in range(20)]
+    assert all(one.isdisjoint(other) for one, other in combinations(texts, 2))
 
 
 IDS = Texts(Vocabulary(book_ids=tuple(range(100, 9000)) * 3))
@@ -118,7 +127,8 @@ def test_ids_open_by_chance_and_go_on_with_the_book():
 
 def test_a_book_of_few_ids_comes_again():
     few = Texts(Vocabulary(book_ids=(7, 8, 9)))
-    assert [len(few.prompt_ids(((1, tokens),), tokens)) for tokens in (1, 8, 9, 2000)] == [1, 8, 9, 2000]
+    for seed in (1, OUTSIDE_RUNS):
+        assert [len(few.prompt_ids(((seed, tokens),), tokens)) for tokens in (1, 8, 9, 2000)] == [1, 8, 9, 2000]
 
 
 def test_ids_have_the_same_structure_as_text():

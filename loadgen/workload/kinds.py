@@ -113,20 +113,14 @@ class _Kind(_Part, frozen=True, kw_only=True, tag_field="kind"):
     def __post_init__(self) -> None:
         if not 0 < self.share < math.inf:
             raise ValueError(f"share is {self.share}: give a number above 0")
-        for name in self._token_fields():
-            _check_tokens(name, getattr(self, name))
-
-    def _token_fields(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        for name in self.__struct_fields__:
+            if name.endswith("_tokens"):
+                _check_tokens(name, getattr(self, name))
 
     def known_tokens(self) -> Ints:
         """Lengths of the texts that prompts choose from: always the same, so that all repeats find the same texts."""
         system = self.system_prompts
         return np.empty(0, dtype=np.int64) if system is None else _pool(system.count, system.tokens)
-
-    def sessions(self, rng: np.random.Generator, count: int) -> Sessions:
-        """So many sessions, each with what its requests add to the prompt."""
-        raise NotImplementedError
 
     def _system(self, rng: np.random.Generator, count: int) -> list[Ints]:
         system = self.system_prompts
@@ -139,10 +133,8 @@ class Single(_Kind, frozen=True, kw_only=True, tag="single"):
     prompt_tokens: Tokens
     """Without the system prompt."""
 
-    def _token_fields(self) -> tuple[str, ...]:
-        return "prompt_tokens", "output_tokens"
-
     def sessions(self, rng: np.random.Generator, count: int) -> Sessions:
+        """So many requests."""
         chosen, own = rng.spawn(2)
         prompt, output = _drawn(own, self.prompt_tokens, count), _drawn(own, self.output_tokens, count)
         return Sessions.of_single_requests(self._system(chosen, count), prompt, output)
@@ -154,13 +146,11 @@ class Rag(_Kind, frozen=True, kw_only=True, tag="rag"):
     documents: Documents
     question_tokens: Tokens
 
-    def _token_fields(self) -> tuple[str, ...]:
-        return "question_tokens", "output_tokens"
-
     def known_tokens(self) -> Ints:
         return np.concatenate((super().known_tokens(), _pool(self.documents.count, self.documents.tokens)))
 
     def sessions(self, rng: np.random.Generator, count: int) -> Sessions:
+        """So many questions."""
         chosen, found, own = rng.spawn(3)
         question, output = _drawn(own, self.question_tokens, count), _drawn(own, self.output_tokens, count)
         after = 0 if self.system_prompts is None else self.system_prompts.count
@@ -169,7 +159,7 @@ class Rag(_Kind, frozen=True, kw_only=True, tag="rag"):
 
 
 class _Growth(NamedTuple):
-    """What a session of several requests is made of."""
+    """What makes a session of several requests grow."""
 
     turns: Turns
     pause: Pause
@@ -182,11 +172,7 @@ class _Growing(_Kind, frozen=True, kw_only=True):
 
     alone: ClassVar[bool] = False
 
-    def _growth(self) -> _Growth:
-        raise NotImplementedError
-
-    def sessions(self, rng: np.random.Generator, count: int) -> Sessions:
-        growth = self._growth()
+    def _grown(self, growth: _Growth, rng: np.random.Generator, count: int) -> Sessions:
         chosen, how_many, when, own = rng.spawn(4)
         turns = growth.turns.draw(how_many, count)
         requests = int(turns.sum())
@@ -210,11 +196,9 @@ class Conversation(_Growing, frozen=True, kw_only=True, tag="conversation"):
     """From one question to the next, the answer's time included."""
     user_tokens: Tokens
 
-    def _token_fields(self) -> tuple[str, ...]:
-        return "user_tokens", "output_tokens"
-
-    def _growth(self) -> _Growth:
-        return _Growth(self.turns, self.think_s, self.user_tokens, self.user_tokens)
+    def sessions(self, rng: np.random.Generator, count: int) -> Sessions:
+        """So many conversations."""
+        return self._grown(_Growth(self.turns, self.think_s, self.user_tokens, self.user_tokens), rng, count)
 
 
 class Agent(_Growing, frozen=True, kw_only=True, tag="agent"):
@@ -226,11 +210,9 @@ class Agent(_Growing, frozen=True, kw_only=True, tag="agent"):
     task_tokens: Tokens
     tool_output_tokens: Tokens
 
-    def _token_fields(self) -> tuple[str, ...]:
-        return "task_tokens", "tool_output_tokens", "output_tokens"
-
-    def _growth(self) -> _Growth:
-        return _Growth(self.steps, self.tool_s, self.task_tokens, self.tool_output_tokens)
+    def sessions(self, rng: np.random.Generator, count: int) -> Sessions:
+        """So many tasks."""
+        return self._grown(_Growth(self.steps, self.tool_s, self.task_tokens, self.tool_output_tokens), rng, count)
 
 
 Kind = Single | Conversation | Rag | Agent

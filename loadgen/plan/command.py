@@ -16,7 +16,7 @@ from pathlib import Path
 from loadgen.plan.arrivals import Arrivals, parse_arrivals
 from loadgen.plan.experiment import PLAN, Arm, Experiment, Level, Plan, TrafficChoice, parse_experiment
 from loadgen.plan.schedule import Schedule
-from loadgen.plan.sources import Capped, Drawn, Lengths, Part, Replayed, Source
+from loadgen.plan.sources import Capped, Drawn, Hastened, Lengths, Part, Replayed, Source
 from loadgen.record import digest
 from loadgen.workload.command import remarks
 from loadgen.workload.traces import FORMATS, read_trace
@@ -53,6 +53,9 @@ def add_traffic_arguments(parser: argparse.ArgumentParser, *, sources: bool = Tr
     parser.add_argument("--duration", type=float, metavar="S", help="seconds of run time (60)")
     parser.add_argument("--start", type=float, metavar="S", help="second of the traffic to start at (0)")
     parser.add_argument("--rate-scale", type=float, metavar="X", help="times the traffic's own rate (1)")
+    parser.add_argument(
+        "--time-scale", type=float, metavar="X", help="changes of a workload come X times as fast, at its rate (1)"
+    )
     parser.add_argument("--seed", type=int, help="seed of traffic, arrivals, text and order (0)")
     parser.add_argument("--text-seed", type=int, help="schedules share text only where it is equal (as --seed)")
 
@@ -194,6 +197,7 @@ BESIDE_SCHEDULE = (
     "duration",
     "start",
     "rate_scale",
+    "time_scale",
     "seed",
     "text_seed",
 )
@@ -226,6 +230,7 @@ def _choice(ns: argparse.Namespace) -> TrafficChoice:
         most_output_tokens=ns.max_output,
         bad_rows=ns.bad_rows,
         lengths=ns.lengths,
+        time_scale=ns.time_scale,
         arrivals=ns.arrivals,
         start_s=ns.start or 0.0,
         duration_s=_DURATION_S if ns.duration is None else ns.duration,
@@ -250,7 +255,11 @@ def _source(choice: TrafficChoice) -> Source:
     if choice.workload is not None:
         from loadgen.workload.description import load_workload, shipped
 
-        return Drawn(load_workload(shipped(choice.workload) or Path(choice.workload)))
+        drawn = Drawn(load_workload(shipped(choice.workload) or Path(choice.workload)))
+        if choice.time_scale is None:
+            return drawn
+        say(f"{drawn.name}: its changes come {choice.time_scale:g} times as fast; its rate and lengths stay")
+        return Hastened(source=drawn, times=choice.time_scale)
     assert choice.trace is not None, "a choice has exactly one source"
     count = None
     if choice.tokenizer is not None:

@@ -80,6 +80,8 @@ class TrafficChoice(_Part, frozen=True, kw_only=True):
     """Share of the trace's rows that may be unreadable; none when None."""
     lengths: str | None = None
     """`PROMPT:OUTPUT`, as 512:128 or 100-900:1-64."""
+    time_scale: float | None = None
+    """How many times as fast a workload's changes come, at its own rate; as it says when None."""
     arrivals: str | None = None
     """A family with its parameters (docs/formats.md); None for the traffic's own times."""
     start_s: float = 0.0
@@ -95,6 +97,11 @@ class TrafficChoice(_Part, frozen=True, kw_only=True):
         for name, value in (("format", self.format), ("tokenizer", self.tokenizer), ("bad_rows", self.bad_rows)):
             if value is not None and self.trace is None:
                 raise ValueError(f"{name} belongs to a trace: drop it")
+        if self.time_scale is not None and (self.workload is None or self.requests is not None):
+            raise ValueError(
+                "time_scale belongs to a workload with times: a trace is played faster by its rate (rate_scale), "
+                "given lengths and closed loops have no times"
+            )
 
 
 class Experiment(_Part, frozen=True, kw_only=True):

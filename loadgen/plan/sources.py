@@ -158,6 +158,44 @@ class Replayed:
         return rows(self.requests, begin, begin + count)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hastened:
+    """A workload whose changes come so many times as fast, at the rate that it has: 24 makes an hour of a day.
+
+    Lengths stay what they are; the times between the requests of a session pass as fast as the rest.
+    """
+
+    source: Drawn
+    times: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.times < math.inf:
+            raise ValueError(f"the time scale is {self.times}: give a number above 0")
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.name},time x{self.times:g}"
+
+    @property
+    def sha256(self) -> str:
+        return self.source.sha256
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.source.is_drawn
+
+    def timed(self, rng: np.random.Generator, part: Part) -> Requests:
+        drawn = self.source.timed(rng, self._of_source(part))
+        return replace(drawn, at_s=drawn.at_s / self.times)
+
+    def first(self, rng: np.random.Generator, part: Part, count: int) -> Requests:
+        return self.source.first(rng, self._of_source(part), count)
+
+    def _of_source(self, part: Part) -> Part:
+        """Longer, and less dense by as much: the requests of the part in the source's own time."""
+        return replace(part, duration_s=part.duration_s * self.times, rate_scale=part.rate_scale / self.times)
+
+
 @dataclass(slots=True, kw_only=True)
 class Capped:
     """Another source with no request longer than given. Prompts lose their end: what they share comes before."""

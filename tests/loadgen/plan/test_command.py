@@ -116,6 +116,8 @@ def test_arms_that_share_an_engine_are_told_of_its_cache(tmp_path, capsys):
         (["--workload", "no-such"], "No such file"),
         (["--workload", "azure-conv-2023", "--format", "azure"], "format belongs to a trace"),
         (["--workload", "azure-conv-2023", "--duration", "99999"], "describes "),
+        (["--workload", "azure-conv-2023", "--duration", "600", "--time-scale", "60"], "describes "),
+        (["--lengths", "5:5", "--arrivals", "poisson:rate=1", "--time-scale", "2"], "time_scale belongs to a workload"),
         (["--lengths", "5:5", "--bad-rows", "0.1"], "bad_rows belongs to a trace: drop it"),
         (
             ["--lengths", "5:5", "--tokenizer", "t.json"],

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.plan.sources import Capped, Drawn, Lengths, Part, Replayed, rows
+from loadgen.plan.sources import Capped, Drawn, Hastened, Lengths, Part, Replayed, rows
 from loadgen.workload.traffic import Requests
 from tests.loadgen.plan.test_schedule import requests
 
@@ -45,6 +45,34 @@ def test_a_replay_keeps_the_part_in_order_and_in_time(logged, start_s, rate_scal
     assert played.session.tolist() == [k for k, _ in expected]
     assert played.prompt_tokens.tolist() == [13 + k for k, _ in expected]
     assert played.segment_ids.tolist() == [each for k, _ in expected for each in (k, -1)]
+
+
+@dataclass(frozen=True)
+class Ramp(Even):
+    """Ten requests a second in its first 50 s, none from then on; prompts as long as their second, from 1 on."""
+
+    def draw(self, rng, *, start_s, duration_s, rate_scale):
+        at_s = np.arange(0, max(0.0, min(50.0 - start_s, duration_s)), 0.1 / rate_scale)
+        return Requests.unshared(at_s, 1 + (start_s + at_s).astype(np.int64), np.full(len(at_s), 7))
+
+
+def test_changes_come_faster_at_the_same_rate_and_rates_are_scaled_apart():
+    source = Hastened(source=Drawn(Ramp()), times=5.0)
+    assert (source.name, source.sha256, source.is_drawn) == ("even,time x5", "d" * 64, True)
+    played = source.timed(RNG(0), Part(seed=1, duration_s=20.0))
+    assert (len(played), played.at_s[-1]) == (100, pytest.approx(9.9))
+    assert np.diff(played.at_s) == pytest.approx(0.1)
+    assert (played.prompt_tokens[0], played.prompt_tokens[-1]) == (1, 50)
+    denser = source.timed(RNG(0), Part(seed=1, duration_s=20.0, start_s=25.0, rate_scale=2.0))
+    assert (len(denser), denser.at_s[-1]) == (100, pytest.approx(4.95))
+    assert denser.prompt_tokens[0] == 26
+    assert source.first(RNG(0), Part(seed=1, duration_s=10.0), 60).prompt_tokens[-1] == 30
+
+
+@pytest.mark.parametrize("times", [0.0, -1.0, float("nan")])
+def test_a_time_scale_is_above_0(times):
+    with pytest.raises(ValueError, match="the time scale is"):
+        Hastened(source=Drawn(Even()), times=times)
 
 
 def test_the_first_requests_of_a_log_are_those_from_the_start_on():

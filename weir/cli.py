@@ -137,6 +137,18 @@ def _report(arguments: argparse.Namespace) -> int:
     return report(arguments)
 
 
+def _define_compare(parser: argparse.ArgumentParser) -> None:
+    from loadgen.report.compare_command import add_compare_arguments
+
+    add_compare_arguments(parser)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from loadgen.report.compare_command import compare_runs
+
+    return compare_runs(arguments)
+
+
 def _define_preflight(parser: argparse.ArgumentParser) -> None:
     from loadgen.preflight.command import add_preflight_arguments
 
@@ -175,6 +187,7 @@ VERBS: dict[str, tuple[str, Define, Run]] = {
     "plan": ("make a schedule from a workload or a trace", _define_plan, _plan),
     "run": ("replay a schedule against a URL and keep the evidence", _define_run, _run),
     "report": ("analyse a run directory and render its report", _define_report, _report),
+    "compare": ("say whether two sides of runs differ, and by how much", _define_compare, _compare),
     "preflight": ("compare an engine, or its command line, with what it should be", _define_preflight, _preflight),
     "demo": ("the whole loop on this machine: engines, gateway, traffic, report", _define_demo, _demo),
 }

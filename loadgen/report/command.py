@@ -56,7 +56,7 @@ def write_report(directory: Path) -> tuple[Summary, Path]:
 
     Raises ValueError when the directory holds no readable schedule.
     """
-    problems = _broken_seal(directory)
+    problems = broken_seal(directory)
     evidence = read_evidence(directory, problems)
     summary = summarise(evidence)
     _write(directory / SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
@@ -74,7 +74,7 @@ def take_gateway_records(directory: Path, source: Path) -> int:
     target = directory / record.GATEWAY
     if target.exists():
         raise FileExistsError(f"{target} exists, and evidence is never replaced: leave out --gateway-records")
-    problems = _broken_seal(directory)
+    problems = broken_seal(directory)
     # Of a killed run the last line may be cut; the report says so, here the readable ones are wanted.
     wanted = {request.trace_id for request in readable(record.read_requests, record.parts(directory), [])}
     lines = [line for trace_id, line in _traced_lines(source) if trace_id in wanted]
@@ -84,7 +84,7 @@ def take_gateway_records(directory: Path, source: Path) -> int:
     return len(lines)
 
 
-def _broken_seal(directory: Path) -> list[str]:
+def broken_seal(directory: Path) -> list[str]:
     """What is wrong with the evidence as sealed; nothing for a run that was killed before it was.
 
     Summary and page do not count: they are no evidence, and a report that was stopped midway leaves them unsealed.

@@ -31,7 +31,7 @@ def tables(summary: Summary) -> str:
         shown.append(phase_table(summary.phases))
     if summary.failures:
         shown.append(failure_table(summary))
-    parts = [_facts(summary), *(_table(table) for table in shown), _verdict(summary)]
+    parts = [_facts(summary), *(table_text(table) for table in shown), _verdict(summary)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -40,8 +40,8 @@ def _facts(summary: Summary) -> str:
     run, model, url = (summary.run_id or "without a manifest", summary.model or "unknown", summary.url or "unknown")
     return "\n".join(
         (
-            _wrapped(f"Run {run}, {summary.status}: model {model} at {url}"),
-            _wrapped(f"{schedule}: {load(summary)}"),
+            wrapped(f"Run {run}, {summary.status}: model {model} at {url}"),
+            wrapped(f"{schedule}: {load(summary)}"),
             f"In flight: {number(summary.in_flight_mean)} on average, {summary.in_flight_max:,} at most",
         )
     )
@@ -50,12 +50,13 @@ def _facts(summary: Summary) -> str:
 def _verdict(summary: Summary) -> str:
     lines: list[str] = [summary.validity.verdict]
     for reason in summary.validity.reasons:
-        lines.append(_wrapped(f"{reason.severity} {reason.kind}: {reason.text}", indent="  "))
-        lines.append(_wrapped(f"→ {reason.remedy}", indent="    "))
+        lines.append(wrapped(f"{reason.severity} {reason.kind}: {reason.text}", indent="  "))
+        lines.append(wrapped(f"→ {reason.remedy}", indent="    "))
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str = "") -> str:
+def wrapped(text: str, indent: str = "") -> str:
+    """A paragraph within the width, without control characters."""
     return textwrap.fill(_plain(text), WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
@@ -64,9 +65,10 @@ def _plain(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _table(table: Table) -> str:
+def table_text(table: Table) -> str:
+    """One table with its title and note, without a newline at the end."""
     blocks = [line for block in _blocks(table) for line in (*_lines(block), "")]
-    note = [_wrapped(table.note)] if table.note else []
+    note = [wrapped(table.note)] if table.note else []
     return "\n".join([table.title, "=" * len(table.title), *blocks[:-1], *note])
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.analyze.latency import NS_PER_S, ContentReads, seconds, send_lateness_ns, ttft_ns
 from loadgen.analyze.stats import order_statistic, required_n
+from loadgen.analyze.steady import is_stationary, steadiness
 from loadgen.analyze.throughput import InFlight, time_in_flight_ns, window_of
 from protocol.records import Manifest, RequestRecord, ScheduledRequest, ScheduleHeader, WorkerReport
 
@@ -387,6 +388,33 @@ def _littles_law(evidence: Evidence) -> Reason | None:
     )
 
 
+def _not_steady(evidence: Evidence) -> Reason | None:
+    """Only under a load that is the same at all times: what rises and falls with its load is no transient."""
+    sent = [request.sent_ns for request in evidence.requests if request.sent_ns is not None]
+    if not sent or not is_stationary(evidence.header.arrivals):
+        return None
+    found = steadiness(evidence.requests, evidence.reads, max(sent))
+    if never := [each for each in found if each.never]:
+        changes = ", ".join(f"{each.name} by {each.change:+.0%} of its mean" for each in never)
+        return Reason(
+            kind="not_steady",
+            severity="error",
+            text=f"The run never came to rest though its load stayed the same. From start to end changed: {changes}. "
+            "Had it been longer or shorter, its percentiles would be others.",
+            remedy="Lower the load until the system keeps up, or run for much longer.",
+        )
+    late = max((each for each in found if each.late), key=lambda each: each.settled_s, default=None)
+    if late is None:
+        return None
+    return Reason(
+        kind="transient",
+        severity="warning",
+        text=f"The first {late.settled_s:,.0f} of {late.run_s:,.0f} s are a start unlike the rest ({late.name}), and "
+        "every figure includes them.",
+        remedy="Run for longer, or read the figures as those of a system that has just been started.",
+    )
+
+
 def _unjoined(evidence: Evidence) -> Reason | None:
     if evidence.gateway is None:
         return None
@@ -434,6 +462,7 @@ CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _output_tokens,
     _missing_usage,
     _littles_law,
+    _not_steady,
     _bodies_differ,
     _failures,
     _truncated,

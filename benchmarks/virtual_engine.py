@@ -24,8 +24,9 @@ _ID_STRIDE = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What became of each request, in seconds. Shape (n,)."""
+    """What became of each request, in seconds, in the order in which they finished. Shape (n,)."""
 
+    arrived_s: Floats
     ttft_s: Floats
     e2e_s: Floats
     cached_share: float
@@ -52,6 +53,7 @@ def serve(requests: Requests, profile: Profile, *, seed: int, max_running: int =
     engine = Engine(profile, cache, limits, Random(seed))
     finished = _run(engine, requests)
     return Served(
+        arrived_s=np.array([one.arrived_s for one in finished]),
         ttft_s=np.array([one.first_token_s - one.arrived_s for one in finished]),
         e2e_s=np.array([one.finished_s - one.arrived_s for one in finished]),
         cached_share=sum(one.cached_tokens for one in finished) / sum(one.prompt_tokens for one in finished),

@@ -149,6 +149,18 @@ def _compare(arguments: argparse.Namespace) -> int:
     return compare_runs(arguments)
 
 
+def _define_knee(parser: argparse.ArgumentParser) -> None:
+    from loadgen.report.knee_command import add_knee_arguments
+
+    add_knee_arguments(parser)
+
+
+def _knee(arguments: argparse.Namespace) -> int:
+    from loadgen.report.knee_command import knee
+
+    return knee(arguments)
+
+
 def _define_preflight(parser: argparse.ArgumentParser) -> None:
     from loadgen.preflight.command import add_preflight_arguments
 
@@ -188,6 +200,7 @@ VERBS: dict[str, tuple[str, Define, Run]] = {
     "run": ("replay a schedule against a URL and keep the evidence", _define_run, _run),
     "report": ("analyse a run directory and render its report", _define_report, _report),
     "compare": ("say whether two sides of runs differ, and by how much", _define_compare, _compare),
+    "knee": ("say what load a system carries, from a plan with several", _define_knee, _knee),
     "preflight": ("compare an engine, or its command line, with what it should be", _define_preflight, _preflight),
     "demo": ("the whole loop on this machine: engines, gateway, traffic, report", _define_demo, _demo),
 }

@@ -206,7 +206,7 @@ def render(results: Results) -> str:
     """The table of the page."""
     return "\n".join(
         [
-            f"As of {results.date}, {results.seeds} seeds each; `python -m benchmarks.fidelity TRACES`.",
+            f"As of {results.date}; `python -m benchmarks.fidelity TRACES --seeds {results.seeds}`.",
             "",
             f"| {' | '.join(_HEAD)} |",
             "|---|---|---|---|---|---|",
